@@ -84,27 +84,14 @@ ALL: tuple[Callable[[Any], Any], ...] = (
 )
 # oneDNN's LSTM refuses bfloat16 under autocast on a CPU without instructions for it.
 AUTOCAST_OF_LSTM = (autocast,) if torch.ops.mkldnn._is_mkldnn_bf16_supported() else ()
+LAYER_MUTANTS = (norms_with_another_epsilon, a_bias_forgotten, a_layer_skipped, training_mode, *ALL)
 MUTANTS: dict[str, tuple[Callable[[Any], Any], ...]] = {
-    "bert_tiny": (
-        norms_with_another_epsilon,
-        another_gelu,
-        a_bias_forgotten,
-        a_layer_skipped,
-        training_mode,
-        *ALL,
-    ),
-    "convolutions": (norms_with_another_epsilon, a_bias_forgotten, a_layer_skipped, training_mode, *ALL),
+    "bert_tiny": (another_gelu, *LAYER_MUTANTS),
+    "convolutions": LAYER_MUTANTS,
     "narrowing": (a_bias_forgotten, *ALL),
     "recurrent": (a_bias_forgotten, *ALL[:-1], *AUTOCAST_OF_LSTM),
     "decoder": (norms_with_another_epsilon, a_layer_skipped, *ALL),
-    "squeeze": (norms_with_another_epsilon, a_bias_forgotten, a_layer_skipped, training_mode, *ALL),
-    "causal": (
-        norms_with_another_epsilon,
-        another_gelu,
-        a_bias_forgotten,
-        a_layer_skipped,
-        training_mode,
-        *ALL,
-    ),
+    "squeeze": LAYER_MUTANTS,
+    "causal": (another_gelu, *LAYER_MUTANTS),
 }
 MODELS = tuple(MUTANTS)

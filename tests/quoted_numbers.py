@@ -33,57 +33,16 @@ KNOWN = {
     **{
         module.__name__.rpartition(".")[2]: module
         for module in (
-            *(
-                drift,
-                metrics,
-                roofline,
-                rows,
-                base,
-                peaks,
-                change_points,
-                comparison,
-                pairs,
-                ranking,
-                session_cases,
-                sessions,
-                measurement,
-            ),
-            *(
-                pool,
-                conditions,
-                sampler,
-                tables,
-                measure,
-                recorder,
-                schedule,
-                time_left,
-                policy,
-                sampling,
-                run_sizes,
-                after_timing,
-                plausibility,
-                jobs,
-                reference,
-                verify,
-            ),
-            *(_amp, steps, rounding, convolution, elementwise, recurrent),
+            *(drift, metrics, roofline, rows, base, peaks, change_points, comparison, pairs, ranking),
+            *(session_cases, sessions, measurement, pool, conditions, sampler, tables, measure, recorder),
+            *(schedule, time_left, policy, sampling, run_sizes, after_timing, plausibility, jobs, reference),
+            *(verify, _amp, steps, rounding, convolution, elementwise, recurrent),
         )
     },
 }
 WORDS = (
-    "zero",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "eleven",
-    "twelve",
+    *("zero", "one", "two", "three", "four", "five", "six"),
+    *("seven", "eight", "nine", "ten", "eleven", "twelve"),
 )
 BY_WORD = {word: float(number) for number, word in enumerate(WORDS)} | {"half": 0.5, "twenty": 20.0}
 NUMBER = rf"[0-9](?:[0-9,.]*[0-9])?|\b(?:{'|'.join(BY_WORD)})"

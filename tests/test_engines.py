@@ -1,4 +1,4 @@
-"""torch_xla, ONNX Runtime and TensorRT where they are not: on fakes of what they offer."""
+"""torch_xla, ONNX Runtime and TensorRT, tested on fakes of their packages."""
 
 import os
 import sys
@@ -22,7 +22,7 @@ from benchbench.model.case import Dtype
 from benchbench.model.device import DeviceClass
 from benchbench.model.run import Settings
 
-pytestmark = pytest.mark.real  # what is tested imports torch
+pytestmark = pytest.mark.real  # imports torch
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,7 @@ def torch() -> Any:
 
 
 class Xla:
-    """A diary of what was asked of torch_xla, and what it answers."""
+    """A fake torch_xla that records its calls."""
 
     def __init__(self, kind: str = "TPU") -> None:
         self.diary: list[str] = []
@@ -40,33 +40,33 @@ class Xla:
         self.compiled = 3
 
     def modules(self) -> dict[str, ModuleType]:
-        """To stand for the package."""
+        """The modules of the fake package."""
         import torch
 
         names = ("core.xla_model", "core", "runtime", "debug", "debug.metrics", "backends", "amp")
-        found = {f"torch_xla.{name}": ModuleType(f"torch_xla.{name}") for name in names}
-        root = found["torch_xla"] = ModuleType("torch_xla")
+        packages = {f"torch_xla.{name}": ModuleType(f"torch_xla.{name}") for name in names}
+        root = packages["torch_xla"] = ModuleType("torch_xla")
         vars(root).update(
             device=lambda index: torch.device("cpu"),
             sync=lambda wait=False: self.diary.append(f"sync {wait}"),
             __version__="2.9.0",
         )
-        for name, module in found.items():
+        for name, module in packages.items():
             if name != "torch_xla":
                 parent, _, leaf = name.rpartition(".")
-                setattr(found[parent], leaf, module)
-        vars(found["torch_xla.core.xla_model"]).update(
+                setattr(packages[parent], leaf, module)
+        vars(packages["torch_xla.core.xla_model"]).update(
             wait_device_ops=lambda: self.diary.append("wait_device_ops"),
             get_memory_info=lambda device: {"peak_bytes_used": 4096} if self.kind == "TPU" else {},
         )
-        vars(found["torch_xla.runtime"]).update(
+        vars(packages["torch_xla.runtime"]).update(
             device_type=lambda: self.kind, addressable_device_count=lambda: 4
         )
-        vars(found["torch_xla.debug.metrics"]).update(counter_value=lambda name: self.compiled)
-        vars(found["torch_xla.backends"]).update(
+        vars(packages["torch_xla.debug.metrics"]).update(counter_value=lambda name: self.compiled)
+        vars(packages["torch_xla.backends"]).update(
             set_mat_mul_precision=lambda text: None, get_mat_mul_precision=lambda: self.precision
         )
-        return found
+        return packages
 
 
 @pytest.fixture
@@ -77,14 +77,14 @@ def xla(monkeypatch: pytest.MonkeyPatch) -> Xla:
     return fake
 
 
-def opened(dtype: Dtype = Dtype.FLOAT32) -> XlaSession:
+def open_session(dtype: Dtype = Dtype.FLOAT32) -> XlaSession:
     session = TorchXla().open("tpu:1", dtype, "lazy", 2)
     assert isinstance(session, XlaSession)
     return session
 
 
-def test_a_step_is_cut_and_its_end_is_that_of_the_device(xla: Xla) -> None:
-    session = opened()
+def test_a_step_ends_with_a_sync_and_waits_for_the_device(xla: Xla) -> None:
+    session = open_session()
     step = session.compile(lambda x: x + 1, 0)
     assert step(1) == 2
     session.wait(None)
@@ -92,52 +92,52 @@ def test_a_step_is_cut_and_its_end_is_that_of_the_device(xla: Xla) -> None:
 
 
 def test_another_matmul_precision_than_requested_fails(xla: Xla) -> None:
-    assert opened().precision()["xla_matmul"] == "highest"
+    assert open_session().precision()["xla_matmul"] == "highest"
     xla.precision = "default"
     with pytest.raises(PrecisionMismatch, match="torch_xla reports default"):
-        opened().precision()
+        open_session().precision()
 
 
-def test_compilations_and_a_tpus_memory_are_xlas_own_figures(xla: Xla) -> None:
-    session = opened()
+def test_compilations_and_tpu_memory_come_from_xla(xla: Xla) -> None:
+    session = open_session()
     assert session.compilations() == 3
     assert session.peak_device().bytes == 4096
 
 
 def test_a_tpu_waits_for_a_block_and_a_cpu_for_every_step(xla: Xla) -> None:
-    opened().timer().blocks(lambda: None, 3, 1)
+    open_session().timer().blocks(lambda: None, 3, 1)
     assert xla.diary == ["sync True", "wait_device_ops"]
     xla.diary.clear()
     xla.kind = "CPU"
-    opened().timer().blocks(lambda: None, 3, 1)
+    open_session().timer().blocks(lambda: None, 3, 1)
     assert xla.diary == ["sync True", "wait_device_ops"] * 3
 
 
 @pytest.mark.parametrize(("kind", "names"), [("CPU", ["cpu"]), ("TPU", ["tpu:0", "tpu:1", "tpu:2", "tpu:3"])])
-def test_the_devices_are_those_of_the_runtime(xla: Xla, kind: str, names: list[str]) -> None:
+def test_devices_come_from_the_runtime(xla: Xla, kind: str, names: list[str]) -> None:
     xla.kind = kind
-    found, missing = TorchXla().devices()
-    assert [device.name for device in found] == names
-    assert {device.device_class for device in found} == {
+    devices, missing = TorchXla().devices()
+    assert [device.name for device in devices] == names
+    assert {device.device_class for device in devices} == {
         DeviceClass.CPU if kind == "CPU" else DeviceClass.ACCELERATOR
     }
     assert all(missing.values())
 
 
-def test_the_runtime_is_the_users_choice_else_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_runtime_can_be_chosen_by_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PJRT_DEVICE", raising=False)
     assert TorchXla().environment(Settings(threads=3), "cache")["PJRT_DEVICE"] in ("CPU", "TPU")
     monkeypatch.setenv("PJRT_DEVICE", "CUDA")
-    found = TorchXla().environment(Settings(threads=3), "cache")
-    assert (found["PJRT_DEVICE"], found["NPROC"]) == ("CUDA", "3")
+    variables = TorchXla().environment(Settings(threads=3), "cache")
+    assert (variables["PJRT_DEVICE"], variables["NPROC"]) == ("CUDA", "3")
 
 
 class Engine:
-    """An ONNX Runtime with the providers it is given; sessions start on the first that exists."""
+    """A fake ONNX Runtime with these providers, whose sessions run on `starts`."""
 
     def __init__(self, providers: list[str], starts: str) -> None:
         self.providers, self.starts = providers, starts
-        self.asked: list[Any] = []
+        self.requested: list[Any] = []
         self.entries: list[tuple[str, str]] = []
         self.disabled: list[str] = []
 
@@ -145,13 +145,13 @@ class Engine:
         return SimpleNamespace(add_session_config_entry=lambda *entry: self.entries.append(entry))
 
     def module(self) -> ModuleType:
-        """To stand for the package."""
+        """The fake package."""
         module = ModuleType("onnxruntime")
 
         def session(
             path: Any, options: Any = None, *, providers: list[Any], disabled_optimizers: Sequence[str] = ()
         ) -> Any:
-            self.asked += providers
+            self.requested += providers
             self.disabled = list(disabled_optimizers)
             return SimpleNamespace(get_providers=lambda: [self.starts])
 
@@ -168,7 +168,7 @@ TENSORRT = "TensorrtExecutionProvider"
 
 
 @pytest.mark.parametrize(
-    ("device", "dtype", "asked"),
+    ("device", "dtype", "providers"),
     [
         ("cpu", Dtype.FLOAT32, [CPU]),
         ("cuda:0", Dtype.FLOAT32, [(CUDA, {"device_id": 0, "use_tf32": 0, "prefer_nhwc": 0})]),
@@ -192,14 +192,14 @@ TENSORRT = "TensorrtExecutionProvider"
         ),
     ],
 )
-def test_a_session_asks_for_its_provider_on_its_device_in_its_precision_and_never_falls_back_to_the_cpu(
-    monkeypatch: pytest.MonkeyPatch, device: str, dtype: Dtype, asked: list[Any]
+def test_a_session_requests_its_provider_device_and_precision_without_fallback(
+    monkeypatch: pytest.MonkeyPatch, device: str, dtype: Dtype, providers: list[Any]
 ) -> None:
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
-    engine = Engine([CPU], starts=asked[0] if isinstance(asked[0], str) else asked[0][0])
+    engine = Engine([CPU], starts=providers[0] if isinstance(providers[0], str) else providers[0][0])
     monkeypatch.setitem(sys.modules, "onnxruntime", engine.module())
     OnnxSession(device, dtype, 2)._session(Path("model.onnx"))
-    assert engine.asked == asked
+    assert engine.requested == providers
     assert engine.entries == ([] if device == "cpu" else [("session.disable_cpu_ep_fallback", "1")])
     assert os.environ["NVIDIA_TF32_OVERRIDE"] == ("0" if device.startswith("tensorrt") else "1")
 
@@ -207,7 +207,7 @@ def test_a_session_asks_for_its_provider_on_its_device_in_its_precision_and_neve
 @pytest.mark.parametrize(
     ("dtype", "disabled"), [(Dtype.FLOAT32, []), (Dtype.FLOAT16, []), (Dtype.FLOAT64, ["MatMulScaleFusion"])]
 )
-def test_only_in_float64_is_a_scale_not_fused_into_a_product(
+def test_scales_are_not_fused_into_float64_products(
     monkeypatch: pytest.MonkeyPatch, dtype: Dtype, disabled: list[str]
 ) -> None:
     engine = Engine([CPU], starts=CPU)
@@ -216,7 +216,7 @@ def test_only_in_float64_is_a_scale_not_fused_into_a_product(
     assert engine.disabled == disabled
 
 
-def test_runs_on_a_gpu_are_queued_and_waited_for_at_the_end_of_a_block(
+def test_runs_on_a_gpu_are_synchronised_once_per_block(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     diary: list[Any] = []
@@ -255,7 +255,7 @@ def test_a_provider_that_falls_back_to_the_cpu_is_not_measured(monkeypatch: pyte
 
 
 class Refused(Exception):
-    """ONNX Runtime's `Fail`."""
+    """The exception `Fail` of ONNX Runtime."""
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ class Refused(Exception):
         ("CUDA failure 2: out of memory", Refused),
     ],
 )  # fmt: skip
-def test_a_node_that_only_the_cpu_has_a_kernel_for_is_unsupported(
+def test_a_node_with_only_a_cpu_kernel_is_unsupported(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, raised: type[Exception]
 ) -> None:
     faults = ModuleType("onnxruntime.capi.onnxruntime_pybind11_state")
@@ -287,13 +287,13 @@ def test_a_node_that_only_the_cpu_has_a_kernel_for_is_unsupported(
         Kept("cuda:0", Dtype.FLOAT32, 2).loaded(lambda: None, ())
 
 
-def test_tensorrt_s_timings_are_kept_in_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_tensorrt_timings_are_cached_in_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
     monkeypatch.setenv("ACCELBENCH_EXPORTED", str(tmp_path / "cache/onnx"))
     engine = Engine([TENSORRT, CUDA], starts=TENSORRT)
     monkeypatch.setitem(sys.modules, "onnxruntime", engine.module())
     OnnxSession("tensorrt:0", Dtype.FLOAT32, 2)._session(Path("model.onnx"))
-    options = engine.asked[0][1]
+    options = engine.requested[0][1]
     assert options["trt_timing_cache_enable"]
     assert Path(options["trt_timing_cache_path"]) == tmp_path / "cache/tensorrt"
     assert (tmp_path / "cache/tensorrt").is_dir()
@@ -301,7 +301,7 @@ def test_tensorrt_s_timings_are_kept_in_the_run(monkeypatch: pytest.MonkeyPatch,
 
 
 @pytest.mark.parametrize(
-    ("built", "brought", "preloaded", "told"),
+    ("built", "brought", "preloaded", "text"),
     [
         ("12.8", "12.8", 0, "does not start here (are CUDA"),
         ("12.8", "13.0", 1, "it is built for CUDA 12, and torch includes CUDA 13"),
@@ -309,20 +309,20 @@ def test_tensorrt_s_timings_are_kept_in_the_run(monkeypatch: pytest.MonkeyPatch,
         ("", "13.0", 0, "does not start here (are CUDA"),
     ],
 )
-def test_cuda_s_libraries_are_loaded_from_their_wheels_where_torch_brings_others_and_both_are_named(
-    monkeypatch: pytest.MonkeyPatch, built: str, brought: str | None, preloaded: int, told: str
+def test_cuda_libraries_are_preloaded_if_torch_has_another_version(
+    monkeypatch: pytest.MonkeyPatch, built: str, brought: str | None, preloaded: int, text: str
 ) -> None:
-    asked: list[str] = []
+    calls: list[str] = []
     module = Engine([CUDA, CPU], starts=CPU).module()
-    vars(module).update(cuda_version=built, preload_dlls=lambda: asked.append("preload"))
+    vars(module).update(cuda_version=built, preload_dlls=lambda: calls.append("preload"))
     monkeypatch.setitem(sys.modules, "onnxruntime", module)
     torch = ModuleType("torch")
     vars(torch).update(version=SimpleNamespace(cuda=brought))
     monkeypatch.setitem(sys.modules, "torch", torch)
     monkeypatch.setattr("benchbench.backends.onnxruntime._relu", bytes)
     reason = OnnxRuntime().devices()[1]["cuda"]
-    assert told in reason
-    assert len(asked) == preloaded
+    assert text in reason
+    assert len(calls) == preloaded
 
 
 MEMORY = {
@@ -379,10 +379,10 @@ def test_onnx_runtime_is_not_profiled_on_a_gpu(monkeypatch: pytest.MonkeyPatch, 
     ("provider", "starts", "devices", "reason"),
     [
         (TENSORRT, TENSORRT, ["cpu", "tensorrt:0"], "onnxruntime-gpu"),
-        (CUDA, CPU, ["cpu"], "does not start here"),  # its libraries are missing
+        (CUDA, CPU, ["cpu"], "does not start here"),  # without its libraries
     ],
 )
-def test_each_provider_is_a_device_or_absent_with_the_reason(
+def test_each_provider_is_a_device_or_missing_with_a_reason(
     monkeypatch: pytest.MonkeyPatch, provider: str, starts: str, devices: list[str], reason: str
 ) -> None:
     pytest.importorskip("onnx")
@@ -407,17 +407,17 @@ def test_a_cast_the_runtime_inserted_fails_a_float16_case(
 
 
 @pytest.mark.parametrize(("dtype", "precision"), [(Dtype.FLOAT32, "FP32"), (Dtype.FLOAT16, "FP16")])
-def test_tensorrt_is_given_the_saved_step_its_precision_and_its_inputs(
+def test_tensorrt_gets_the_saved_step_precision_and_inputs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: Dtype, precision: str
 ) -> None:
     tf = pytest.importorskip("tensorflow")
     monkeypatch.chdir(tmp_path)
-    seen: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
 
     class Converter:
         def __init__(self, input_saved_model_dir: str, precision_mode: str) -> None:
             self.model = tf.saved_model.load(input_saved_model_dir)
-            seen["precision"] = precision_mode
+            arguments["precision"] = precision_mode
 
         def convert(self) -> Any:
             signature = self.model.signatures["serving_default"]
@@ -425,7 +425,7 @@ def test_tensorrt_is_given_the_saved_step_its_precision_and_its_inputs(
             return lambda *inputs: list(signature(**dict(zip(names, inputs, strict=True))).values())
 
         def build(self, input_fn: Any) -> None:
-            seen["shapes"] = [tuple(each.shape) for (first,) in [input_fn()] for each in first]
+            arguments["shapes"] = [tuple(array.shape) for (first,) in [input_fn()] for array in first]
 
     converters = ModuleType("trt_convert")
     vars(converters)["TrtGraphConverterV2"] = Converter
@@ -438,4 +438,4 @@ def test_tensorrt_is_given_the_saved_step_its_precision_and_its_inputs(
     step = session.compile(lambda x: tf.matmul(x, weight), 0)
     output = step(session.put(np.ones((4, 3), np.float32)))
     np.testing.assert_array_equal(session.fetch(output), np.full((4, 2), 6.0))
-    assert seen == {"precision": precision, "shapes": [(4, 3)]}
+    assert arguments == {"precision": precision, "shapes": [(4, 3)]}

@@ -85,7 +85,7 @@ def test_a_cgroup_quota_limits_the_threads(tmp_path: Path, files: Files) -> None
 
 
 @pytest.mark.parametrize("files", UNLIMITED.values(), ids=UNLIMITED.keys())
-def test_without_a_quota_affinity_decides(tmp_path: Path, files: Files) -> None:
+def test_without_a_quota_the_affinity_limits_the_threads(tmp_path: Path, files: Files) -> None:
     assert environment.usable_threads(tree(tmp_path, files)) == len(os.sched_getaffinity(0))
 
 
@@ -118,7 +118,7 @@ def test_a_quota_is_rounded_down_to_threads_and_at_least_one(
         assert environment.machine(root, search_path=str(tmp_path)).cpu_quota == quota / 100_000
 
 
-def test_a_quota_is_a_fact_of_the_machine_only_where_it_limits(
+def test_a_quota_describes_the_machine_only_if_it_limits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(environment, "allowed_cpus", lambda: (0, 1))
@@ -130,7 +130,7 @@ def test_a_quota_is_a_fact_of_the_machine_only_where_it_limits(
 
 
 @pytest.mark.parametrize("siblings", ["{even}-{odd}", "{even},{odd}"])
-def test_a_case_has_a_thread_on_each_core_unless_told_otherwise(
+def test_a_case_has_one_thread_per_core_by_default(
     tmp_path: Path, siblings: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (environment, kernel):
@@ -161,20 +161,20 @@ def machine_of(tmp_path: Path, files: Files) -> Machine:
 
 
 def test_a_machine_is_described_by_constant_facts(tmp_path: Path) -> None:
-    found = machine_of(tmp_path, {"proc/cpuinfo": X86, "proc/meminfo": MEMINFO})
-    assert found == a_machine(
+    machine = machine_of(tmp_path, {"proc/cpuinfo": X86, "proc/meminfo": MEMINFO})
+    assert machine == a_machine(
         cpu="Example CPU 9000 @ 2.10GHz",
         cores=4,
         threads=len(os.sched_getaffinity(0)),
         memory_bytes=16_000_000 * 1024,
         architecture=platform.machine(),
-        os=found.os,
+        os=machine.os,
         python=platform.python_version(),
     )
 
 
 @pytest.mark.parametrize(
-    ("limits", "wanted"),
+    ("limits", "expected"),
     [
         ({}, 4096 * 1024),
         ({"memory.max": "3000000\n", "memory.current": "1000000\n"}, 2_000_000),
@@ -190,23 +190,21 @@ def test_a_machine_is_described_by_constant_facts(tmp_path: Path) -> None:
         ({"memory.max": "max\n", "memory.current": "2000\n"}, 4096 * 1024),
     ],
 )
-def test_available_memory_is_free_here_and_below_every_limit(
-    tmp_path: Path, limits: Files, wanted: int
-) -> None:
+def test_available_memory_is_free_and_below_every_limit(tmp_path: Path, limits: Files, expected: int) -> None:
     files = {f"sys/fs/cgroup/a.slice/b.scope/{name}": text for name, text in limits.items()}
     meminfo = f"{MEMINFO}MemAvailable:       4096 kB\n"
     root = tree(tmp_path, {"proc/meminfo": meminfo, "proc/self/cgroup": V2, **files})
-    assert environment.available_bytes(root) == wanted
+    assert environment.available_bytes(root) == expected
 
 
-def test_frequency_and_free_memory_leave_no_trace(tmp_path: Path) -> None:
+def test_frequency_and_free_memory_are_not_part_of_a_machine(tmp_path: Path) -> None:
     first = machine_of(tmp_path / "1", {"proc/cpuinfo": X86, "proc/meminfo": MEMINFO})
-    moved = {
+    changed = {
         "proc/cpuinfo": X86.replace("0.123", "9.876"),
         "proc/meminfo": MEMINFO.replace("1000 kB", "7 kB"),
         "proc/loadavg": "9.00 9.00 9.00 1/1 1\n",
     }
-    assert machine_of(tmp_path / "2", moved) == first
+    assert machine_of(tmp_path / "2", changed) == first
 
 
 def test_a_description_has_neither_host_nor_user_nor_home() -> None:
@@ -226,14 +224,14 @@ def test_an_arm_cpu_is_named_by_implementer_and_part_and_counts_its_cores(
 
 
 def test_a_system_without_proc_still_has_a_description(tmp_path: Path) -> None:
-    found = machine_of(tmp_path, {})
-    assert found.cpu
-    assert found.cores >= 1
-    assert found.memory_bytes > 0
+    machine = machine_of(tmp_path, {})
+    assert machine.cpu
+    assert machine.cores >= 1
+    assert machine.memory_bytes > 0
 
 
 @pytest.mark.parametrize(
-    ("files", "wanted"),
+    ("files", "expected"),
     [
         ({"proc/self/cgroup": V2, "sys/fs/cgroup/a.slice/b.scope/memory.max": "1073741824\n"}, 2**30),
         ({"proc/self/cgroup": V2, "sys/fs/cgroup/a.slice/memory.max": "1073741824\n"}, 2**30),
@@ -248,8 +246,8 @@ def test_a_system_without_proc_still_has_a_description(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_memory_is_limited_by_cgroups(tmp_path: Path, files: Files, wanted: int) -> None:
-    assert machine_of(tmp_path, {"proc/meminfo": MEMINFO} | files).memory_bytes == wanted
+def test_memory_is_limited_by_cgroups(tmp_path: Path, files: Files, expected: int) -> None:
+    assert machine_of(tmp_path, {"proc/meminfo": MEMINFO} | files).memory_bytes == expected
 
 
 def a_program(folder: Path, script: str) -> str:
@@ -259,22 +257,22 @@ def a_program(folder: Path, script: str) -> str:
     return str(folder)
 
 
-def test_gpus_are_named_as_their_driver_names_them(tmp_path: Path) -> None:
-    where = a_program(tmp_path, '#!/bin/sh\necho "Example GPU A"; echo " Example GPU B "; echo\n')
-    assert environment.accelerators(where) == ("Example GPU A", "Example GPU B")
+def test_gpu_names_come_from_the_driver(tmp_path: Path) -> None:
+    folder = a_program(tmp_path, '#!/bin/sh\necho "Example GPU A"; echo " Example GPU B "; echo\n')
+    assert environment.accelerators(folder) == ("Example GPU A", "Example GPU B")
 
 
 @pytest.mark.parametrize(
     "script",
     ["#!/bin/sh\necho 'Failed to initialize NVML'; exit 9", "#!/bin/sh\nkill -9 $$", "\x7fELF broken"],
 )
-def test_without_an_answer_of_the_driver_there_is_no_gpu(tmp_path: Path, script: str) -> None:
+def test_without_a_working_driver_there_is_no_gpu(tmp_path: Path, script: str) -> None:
     assert environment.accelerators(str(tmp_path)) == ()
     assert environment.accelerators(a_program(tmp_path, script)) == ()
 
 
 @pytest.mark.parametrize(
-    ("release", "wanted"),
+    ("release", "expected"),
     [
         ("6.8.0-45-generic", "Linux 6.8.0"),
         ("6.8.0-47-generic", "Linux 6.8.0"),
@@ -283,12 +281,12 @@ def test_without_an_answer_of_the_driver_there_is_no_gpu(tmp_path: Path, script:
         ("", "Linux"),
     ],
 )
-def test_builds_of_one_release_are_one_system(release: str, wanted: str) -> None:
-    assert environment.os_name("Linux", release) == wanted
+def test_builds_of_one_release_are_one_system(release: str, expected: str) -> None:
+    assert environment.os_name("Linux", release) == expected
 
 
 @pytest.mark.parametrize(
-    "other",
+    "change",
     [
         {"cpu": "Another CPU"},
         {"cores": 4},
@@ -298,15 +296,15 @@ def test_builds_of_one_release_are_one_system(release: str, wanted: str) -> None
         {"accelerators": ("Example GPU",)},
     ],
 )
-def test_other_hardware_has_another_fingerprint(other: dict[str, Any]) -> None:
-    assert environment.fingerprint(a_machine(**other)) != environment.fingerprint(a_machine())
+def test_other_hardware_has_another_fingerprint(change: dict[str, Any]) -> None:
+    assert environment.fingerprint(a_machine(**change)) != environment.fingerprint(a_machine())
 
 
 @pytest.mark.parametrize(
-    "other", [{"os": "Linux 7.0"}, {"python": "3.14.0"}, {"memory_bytes": 8 * 2**30 - 30 * 2**20}]
+    "change", [{"os": "Linux 7.0"}, {"python": "3.14.0"}, {"memory_bytes": 8 * 2**30 - 30 * 2**20}]
 )
-def test_the_same_hardware_has_the_same_fingerprint(other: dict[str, Any]) -> None:
-    assert environment.fingerprint(a_machine(**other)) == environment.fingerprint(a_machine())
+def test_the_same_hardware_has_the_same_fingerprint(change: dict[str, Any]) -> None:
+    assert environment.fingerprint(a_machine(**change)) == environment.fingerprint(a_machine())
 
 
 def test_a_fingerprint_is_the_same_in_every_version_of_this_program() -> None:
@@ -350,21 +348,30 @@ def test_only_variables_that_change_computation_are_recorded() -> None:
 
 
 def test_requested_threads_override_the_shell() -> None:
-    made = variables.worker_environment(STEADY, {}, {"OMP_NUM_THREADS": "64", "OMP_PROC_BIND": "close"})
-    assert made["OMP_NUM_THREADS"] == made["MKL_NUM_THREADS"] == made["OPENBLAS_NUM_THREADS"] == "3"
-    assert made["OMP_PROC_BIND"] == "close"
+    environment_variables = variables.worker_environment(
+        STEADY, {}, {"OMP_NUM_THREADS": "64", "OMP_PROC_BIND": "close"}
+    )
+    assert (
+        environment_variables["OMP_NUM_THREADS"]
+        == environment_variables["MKL_NUM_THREADS"]
+        == environment_variables["OPENBLAS_NUM_THREADS"]
+        == "3"
+    )
+    assert environment_variables["OMP_PROC_BIND"] == "close"
 
 
-def test_variables_of_the_backend_win() -> None:
+def test_variables_of_the_backend_take_precedence() -> None:
     extra = {"OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2", "NEW": "yes"}
     assert variables.worker_environment(STEADY, extra, {}).items() >= extra.items()
 
 
 @pytest.mark.parametrize("name", ["LD_PRELOAD", "GLIBC_TUNABLES", "MALLOC_TOP_PAD_"])
-def test_only_the_system_allocator_is_the_shells(name: str) -> None:
+def test_only_the_system_allocator_keeps_the_shells_settings(name: str) -> None:
     assert name not in variables.worker_environment(STEADY, {}, {name: "shell"})
     assert variables.worker_environment(SYSTEM, {}, {name: "shell"})[name] == "shell"
-    assert not any(each.startswith("MALLOC_") for each in variables.worker_environment(SYSTEM, {}, {}))
+    assert not any(
+        variable.startswith("MALLOC_") for variable in variables.worker_environment(SYSTEM, {}, {})
+    )
 
 
 FAULTS = """
@@ -389,24 +396,33 @@ def test_steady_memory_is_reused_without_page_faults_in_every_thread() -> None:
     pages = 80 * 2**20 // resource.getpagesize()
     for settings, fewest, most in ((STEADY, 0, pages // 100), (SYSTEM, 1, 2 * pages)):
         parent = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
-        made = variables.worker_environment(settings, {}, parent)
+        environment_variables = variables.worker_environment(settings, {}, parent)
         command = [sys.executable, "-c", FAULTS]
-        answer = subprocess.run(command, env=made, capture_output=True, text=True, check=True, timeout=60)
+        answer = subprocess.run(
+            command, env=environment_variables, capture_output=True, text=True, check=True, timeout=60
+        )
         faults = [int(line) for line in answer.stdout.split()]
         assert len(faults) == 2
-        assert all(fewest <= each <= most for each in faults), (settings.allocator, faults)
+        assert all(fewest <= count <= most for count in faults), (settings.allocator, faults)
 
 
-def test_the_kernels_count_of_processes_ended_for_memory_is_read(tmp_path: Path) -> None:
+def test_oom_kills_are_read_from_the_kernel(tmp_path: Path) -> None:
     assert environment.oom_kills(tmp_path) == 0
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/vmstat").write_text("pgfault 7\noom_kill 3\noom_kill_other 9\n")
     assert environment.oom_kills(tmp_path) == 3
 
 
-def test_memory_that_differs_by_a_little_is_the_same_hardware() -> None:
-    own = a_machine()
-    less = [replace(own, memory_bytes=own.memory_bytes - gone * 2**20) for gone in (100, 500, 2048)]
-    assert [environment.same_hardware(own, each) for each in less] == [True, True, False]
-    assert environment.same_hardware(less[0], own)
-    assert not environment.same_hardware(own, replace(own, threads=3))
+def test_slightly_different_memory_is_the_same_hardware() -> None:
+    machine = a_machine()
+    less = [
+        replace(machine, memory_bytes=machine.memory_bytes - mebibytes * 2**20)
+        for mebibytes in (100, 500, 2048)
+    ]
+    assert [environment.same_hardware(machine, other_machine) for other_machine in less] == [
+        True,
+        True,
+        False,
+    ]
+    assert environment.same_hardware(less[0], machine)
+    assert not environment.same_hardware(machine, replace(machine, threads=3))

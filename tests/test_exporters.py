@@ -1,4 +1,4 @@
-"""Every format: what it looks like, and that no text from data acts in it."""
+"""The appearance of every format, and the escaping of text from data."""
 
 import csv
 import io
@@ -66,7 +66,7 @@ FILES = {
 FORMATS = list(FILES)
 PICTURES = ["png", "svg"]
 TEXTS = [name for name in FORMATS if name not in PICTURES]
-DRAWN_AS = {  # elements of a picture, and of what matplotlib says of itself
+DRAWN_AS = {  # elements of a picture and of matplotlib's metadata
     *("svg", "g", "defs", "path", "use", "rect", "clipPath", "style", "image"),
     *("metadata", "RDF", "Work", "type", "format", "creator", "Agent", "title"),
 }
@@ -104,14 +104,14 @@ HOSTILE = [
 
 
 def a_typical_run() -> Run:
-    """Two works on three backends: one case gives a wrong result, one runs out of memory, one is noisy."""
+    """Two works on three backends, with a wrong result, a case out of memory and a noisy case."""
     torch, tensorflow, jax = (
         {"backend": "torch", "mode": "eager"},
         {"backend": "tensorflow", "mode": "function"},
         {"backend": "jax", "mode": "jit"},
     )
     train: dict[str, Any] = {"workload": "resnet50", "params": {"batch": 64}, "phase": Phase.TRAIN}
-    wrong = a_failure(status=Status.WRONG_RESULT, message="relative error 1 > 1e-05")
+    wrong_result = a_failure(status=Status.WRONG_RESULT, message="relative error 1 > 1e-05")
     full = a_failure(
         status=Status.OUT_OF_MEMORY,
         message="worker killed by signal 9: needs about 31 GiB, limit 23 GiB; try batch=32",
@@ -122,7 +122,7 @@ def a_typical_run() -> Run:
         [
             *some_rounds(0.0181, 0.0184, 0.0187, case=a_case(**torch), **gemm),
             *some_rounds(0.0191, 0.0190, 0.0188, case=a_case(**tensorflow), **gemm, steady=False),
-            *(a_record(wrong, case=a_case(**jax), round=number) for number in range(3)),
+            *(a_record(wrong_result, case=a_case(**jax), round=number) for number in range(3)),
             a_record(full, case=a_case(**train, **torch)),
             *some_rounds(13.3, 13.2, 13.1, case=a_case(**train, **tensorflow), **images, cold_s=21.0),
             *some_rounds(9.8, 9.9, 10.0, case=a_case(**train, **jax), **images, cold_s=31.0),
@@ -132,9 +132,9 @@ def a_typical_run() -> Run:
 
 
 def exporter_named(name: str) -> Exporter | RunExporter:
-    made = load_class(PACKAGE, name, Format)()
-    assert isinstance(made, Exporter | RunExporter)
-    return made
+    exporter = load_class(PACKAGE, name, Format)()
+    assert isinstance(exporter, Exporter | RunExporter)
+    return exporter
 
 
 def markdown_of(run: Run) -> str:
@@ -156,7 +156,7 @@ def json_of(run: Run) -> dict[str, Any]:
 
 @pytest.mark.real
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_format_names_its_files_and_their_extension(name: str) -> None:
+def test_a_format_has_its_files_and_extension(name: str) -> None:
     exporter = exporter_named(name)
     files = exporter.export(report_document(a_run()))
     assert files.keys() == FILES[name]
@@ -176,8 +176,8 @@ def hostile_report() -> RunReport:
 
 
 @cache
-def drawn(name: str) -> Mapping[str, bytes]:
-    """The pictures of a run in which every hostile text names cases: one of each would take as long."""
+def pictures(name: str) -> Mapping[str, bytes]:
+    """The pictures of one run with every hostile text; a run per text would take too long."""
     texts = [*HOSTILE, *COMMANDS, CLOSING]
     machine = a_machine(cpu=" ".join(texts), os=" ".join(texts))
     run = a_run([a_hostile_run(text).records[0] for text in texts], machine=machine)
@@ -185,7 +185,7 @@ def drawn(name: str) -> Mapping[str, bytes]:
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_no_text_from_data_is_a_command_to_a_ci_service(name: str) -> None:
+def test_text_from_data_is_never_a_ci_command(name: str) -> None:
     files = dict(exporter_named(name).export(hostile_report()))
     assert any(files.values())
     annotations = files.pop("annotations.txt", b"").decode()
@@ -194,29 +194,29 @@ def test_no_text_from_data_is_a_command_to_a_ci_service(name: str) -> None:
 
 
 @pytest.mark.real
-def test_x5_no_text_of_a_plot_is_a_command_to_a_ci_service() -> None:
-    assert not [line for content in drawn("svg").values() for line in commands_in(content.decode())]
+def test_x5_text_of_a_plot_is_never_a_ci_command() -> None:
+    assert not [line for content in pictures("svg").values() for line in commands_in(content.decode())]
 
 
 @pytest.mark.real
 @pytest.mark.parametrize("name", PICTURES)
-def test_s10_no_text_from_data_breaks_a_picture(name: str) -> None:
-    assert {re.sub(r"-\d+", "", page) for page in drawn(name)} == FILES[name]
-    assert all(drawn(name).values())
+def test_s10_hostile_text_does_not_break_a_picture(name: str) -> None:
+    assert {re.sub(r"-\d+", "", page) for page in pictures(name)} == FILES[name]
+    assert all(pictures(name).values())
 
 
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.real] if name in PICTURES else []) for name in FORMATS]
 )
-def test_a_run_without_a_number_can_be_shown_in_every_format(name: str) -> None:
+def test_a_run_without_numbers_can_be_rendered_in_every_format(name: str) -> None:
     all_left_out = a_run([], left_out=(a_left_out(),))
     not_begun = a_run([], plan=(a_case(),))
     for run in (a_run([]), all_left_out, a_run([a_record(a_failure())]), not_begun):
         assert any(exporter_named(name).export(report_document(run)).values())
 
 
-def test_the_terminal_shows_a_line_per_backend_fastest_first() -> None:
-    assert below_the_facts(120) == snapshot("""\
+def test_the_terminal_lists_backends_by_speed() -> None:
+    assert tables_text(120) == snapshot("""\
                             latency   speed                           rate       FLOP/s    memory    cold  ratio
 gemm  m=64 n=64 k=64 · float32 · cpu
   torch eager          18.4 ms ±2 %   ████████████████████  54.4 product/s  117 GFLOP/s  62.0 MiB  250 ms  1.00× ?
@@ -236,54 +236,48 @@ left out 2×: torch cuda:0 eager: unavailable, this torch is a CPU build
 
 
 def test_a_table_is_no_wider_than_needed() -> None:
-    assert below_the_facts(200) == below_the_facts(120)
+    assert tables_text(200) == tables_text(120)
 
 
-def below_the_facts(width: int) -> str:
+def tables_text(width: int) -> str:
     return Terminal(width).render(report_document(a_typical_run())).split("\n\n", 2)[2]
 
 
-def test_a_title_that_does_not_fit_is_the_short_one() -> None:
+def test_a_title_that_does_not_fit_is_shortened() -> None:
     params = dict.fromkeys(("batch", "channels", "height", "width", "filters", "padding"), 64)
-    made = report_document(a_run(some_rounds(0.001, case=a_case(workload="conv2d", params=params))))
-    assert "conv2d  batch=64 channels=64 … · float32 · cpu\n" in Terminal(60).render(made)
-    assert "filters=64 padding=64 · float32 · cpu\n" in Terminal(100).render(made)
+    report = report_document(a_run(some_rounds(0.001, case=a_case(workload="conv2d", params=params))))
+    assert "conv2d  batch=64 channels=64 … · float32 · cpu\n" in Terminal(60).render(report)
+    assert "filters=64 padding=64 · float32 · cpu\n" in Terminal(100).render(report)
 
 
-def test_numbers_are_not_broken_and_no_line_is_wider_than_the_terminal() -> None:
-    made = report_document(a_typical_run())
-    words = set(Terminal(400).render(made).split())
+def test_numbers_are_never_broken_across_lines() -> None:
+    report = report_document(a_typical_run())
+    words = set(Terminal(400).render(report).split())
     for width in (24, 40, 60, 70, 80, 90, 100, 120, 200):
-        shown = Terminal(width).render(made)
-        assert max(map(cell_len, shown.splitlines())) <= width
-        body = shown.split("\n\n", 2)[2].partition("\n¹")[0]
+        text = Terminal(width).render(report)
+        assert max(map(cell_len, text.splitlines())) <= width
+        body = text.split("\n\n", 2)[2].partition("\n¹")[0]
         if width >= 60:
             assert {word for word in body.split() if word[0] not in "█▏▎▍▌▋▊▉…"} <= words
 
 
-def test_colour_is_only_where_it_is_asked_for() -> None:
-    made = report_document(a_typical_run())
-    assert "\x1b[" in Terminal(color=True).render(made)
-    assert "\x1b" not in Terminal(color=False).render(made)
-
-
-def test_x4_markup_and_escapes_of_data_are_shown_literally_on_the_terminal() -> None:
+def test_x4_the_terminal_shows_markup_and_escapes_literally() -> None:
     for text in ("[red]markup[/red]", "[/red]", ":smile:", "[link=http://x]y[/link]"):
         assert text in Terminal(400).render(report_document(a_hostile_run(text)))
-    shown = Terminal(400).render(report_document(a_hostile_run("\x1b]0;title\x07")))
-    assert r"\x1b]0;title\x07" in shown
-    assert "\x1b" not in shown
+    text = Terminal(400).render(report_document(a_hostile_run("\x1b]0;title\x07")))
+    assert r"\x1b]0;title\x07" in text
+    assert "\x1b" not in text
 
 
 def tokens(text: str) -> Iterator[tuple[str, str]]:
-    """Type and content of everything in a Markdown document, as CommonMark with tables reads it."""
+    """Type and content of the tokens of a Markdown document (CommonMark with tables)."""
     for block in MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(text):
         yield block.type, block.content
         for part in block.children or ():
             yield part.type, part.content
 
 
-def test_x3_markdown_keeps_its_shape_whatever_the_data() -> None:
+def test_x3_hostile_text_does_not_change_the_structure_of_markdown() -> None:
     def shape(run: Run) -> list[str]:
         return [kind for kind, _ in tokens(markdown_of(run)) if kind not in ("text", "text_special")]
 
@@ -292,15 +286,15 @@ def test_x3_markdown_keeps_its_shape_whatever_the_data() -> None:
 
 
 @pytest.mark.real
-def test_x1_a_plot_is_nothing_but_drawn() -> None:
-    """No other format is shown by a browser as more than text, but the page (tests/test_page.py)."""
+def test_x1_a_plot_contains_only_drawing_elements() -> None:
+    """Browsers show the other formats as text, except the page (tests/test_page.py)."""
     assert {type(exporter_named(name)).extension for name in FORMATS} == {
         *("csv", "html", "json", "md", "png", "svg", "tex", "txt", "xml")
     }
-    for content in drawn("svg").values():
+    for content in pictures("svg").values():
         elements = list(ET.fromstring(content).iter())
-        assert {plain(each.tag) for each in elements} <= DRAWN_AS
-        attributes = [(plain(name), value) for each in elements for name, value in each.items()]
+        assert {plain(element.tag) for element in elements} <= DRAWN_AS
+        attributes = [(plain(name), value) for element in elements for name, value in element.items()]
         assert not [name for name, _ in attributes if name.lower().startswith("on")]
         assert all(
             value.startswith(("#", "data:image/png;base64,")) for name, value in attributes if name == "href"
@@ -308,13 +302,13 @@ def test_x1_a_plot_is_nothing_but_drawn() -> None:
 
 
 def plain(name: str) -> str:
-    """Without its namespace."""
+    """An XML name without its namespace."""
     return name.rpartition("}")[2]
 
 
 @given(st.text(st.sampled_from("ab1 _*`~|[]()!<>&\\#@$:/.-+=^"), max_size=20))
 @settings(max_examples=300)
-def test_x3_escaped_text_reads_back_letter_by_letter(text: str) -> None:
+def test_x3_escaped_text_reads_back_unchanged(text: str) -> None:
     text = " ".join(text.split())
     rendered = [
         content
@@ -334,11 +328,11 @@ def test_x3_escaped_text_reads_back_letter_by_letter(text: str) -> None:
         ("www.example.com", "www.\u200bexample.com"),
     ],
 )
-def test_x3_text_that_github_would_link_is_broken(text: str, broken: str) -> None:
+def test_x3_text_that_github_would_link_is_split(text: str, broken: str) -> None:
     assert escape(text) == broken
 
 
-def test_a_share_in_csv_is_the_fraction_that_its_heading_says() -> None:
+def test_a_share_in_csv_is_a_fraction() -> None:
     row: dict[str, Content] = {"part": "gemm", "share": number(0.25, "%"), "p": number(0.5, "p")}
     row |= {"self": number(2.0, "s")}
     document = Document(name="parts", title="Parts", tables=(table([row]),), data=[])
@@ -371,40 +365,40 @@ def test_x2_numbers_in_csv_are_untouched() -> None:
 
 def test_csv_has_the_columns_of_the_rows_and_a_line_per_case() -> None:
     run = a_typical_run()
-    found = csv_of(run)
-    assert tuple(found[0]) == (*COLUMNS, "damaged")
-    assert len(found) == len(run.info.plan) + len(run.info.left_out)
-    assert found[0]["params"] == "m=64 n=64 k=64"
-    assert found[0]["energy_j"] == ""
-    assert "; energy_j: not measured; items_per_j: energy_j is not known" in found[0]["notes"]
+    csv_rows = csv_of(run)
+    assert tuple(csv_rows[0]) == (*COLUMNS, "damaged")
+    assert len(csv_rows) == len(run.info.plan) + len(run.info.left_out)
+    assert csv_rows[0]["params"] == "m=64 n=64 k=64"
+    assert csv_rows[0]["energy_j"] == ""
+    assert "; energy_j: not measured; items_per_j: energy_j is not known" in csv_rows[0]["notes"]
 
 
-def test_json_is_an_object_of_schema_run_and_rows() -> None:
+def test_json_has_the_schema_run_and_rows() -> None:
     run = a_typical_run()
-    found = json_of(run)
-    assert list(found) == ["schema", "run", "damaged", "works", "rows"]
-    assert found["run"]["id"] == run.info.id
-    assert found["run"]["command"] == ["accelbench", "run", "--suite", "quick"]
-    assert found["run"]["machine"]["threads"] == 2
-    assert tuple(found["rows"][0]) == COLUMNS
-    assert found["rows"][0]["params"] == {"m": 64, "n": 64, "k": 64}
-    assert found["rows"][0]["energy_j"] is None
-    assert "energy_j: not measured" in found["rows"][0]["notes"]
+    content = json_of(run)
+    assert list(content) == ["schema", "run", "damaged", "works", "rows"]
+    assert content["run"]["id"] == run.info.id
+    assert content["run"]["command"] == ["accelbench", "run", "--suite", "quick"]
+    assert content["run"]["machine"]["threads"] == 2
+    assert tuple(content["rows"][0]) == COLUMNS
+    assert content["rows"][0]["params"] == {"m": 64, "n": 64, "k": 64}
+    assert content["rows"][0]["energy_j"] is None
+    assert "energy_j: not measured" in content["rows"][0]["notes"]
 
 
-def test_s7_json_never_holds_nan_or_infinity() -> None:
+def test_s7_json_never_contains_nan_or_infinity() -> None:
     for value in (math.nan, math.inf):
         wrong = a_failure(status=Status.WRONG_RESULT, relative_error=value)
         assert json_of(a_run([a_record(wrong)]))["rows"][0]["relative_error"] is None
 
 
 @pytest.mark.real
-def test_svg_of_one_report_is_the_same_bytes_every_time() -> None:
-    made = report_document(a_typical_run())
-    assert Svg().export(made) == Svg().export(made)
+def test_svg_is_reproducible() -> None:
+    report = report_document(a_typical_run())
+    assert Svg().export(report) == Svg().export(report)
 
 
-def test_svg_holds_no_date() -> None:
+def test_svg_contains_no_date() -> None:
     for content in Svg().export(report_document(a_run())).values():
         root = ET.fromstring(content)
         assert not [element for element in root.iter() if element.tag.endswith("}date")]
@@ -412,29 +406,29 @@ def test_svg_holds_no_date() -> None:
 
 @pytest.mark.real
 @pytest.mark.parametrize("step", [2.048e-9, 8.192e-9, 1.1e-5])
-def test_a_bar_may_have_an_interval_without_width(step: float) -> None:
+def test_a_bar_can_have_an_interval_of_zero_width(step: float) -> None:
     assert Png().export(report_document(a_run(some_rounds(step, step, step))))
 
 
 def test_x6_no_text_of_a_plot_is_parsed_as_maths() -> None:
-    drawn = Svg().export(report_document(a_hostile_run(r"$\frac{$")))["throughput.svg"].decode()
-    assert r"<!-- $\frac{$ $\frac{$ -->" in drawn
+    svg = Svg().export(report_document(a_hostile_run(r"$\frac{$")))["throughput.svg"].decode()
+    assert r"<!-- $\frac{$ $\frac{$ -->" in svg
 
 
 @pytest.mark.real
-def test_png_is_a_picture_with_room_for_every_work() -> None:
+def test_a_png_has_room_for_every_work() -> None:
     def height(count: int) -> int:
         cases = [a_case(params={"m": number}) for number in range(count)]
         records = [record for case in cases for record in some_rounds(0.001, case=case)]
         content = Png().export(report_document(a_run(records)))["throughput.png"]
         assert content.startswith(b"\x89PNG")
-        found: int = struct.unpack(">I", content[20:24])[0]
-        return found
+        pixels: int = struct.unpack(">I", content[20:24])[0]
+        return pixels
 
     assert height(1) < height(3) < height(5)
 
 
-def test_a_line_is_broken_between_cells_then_between_words_then_behind_a_sign_of_an_id() -> None:
+def test_a_line_is_folded_between_cells_words_or_parts_of_an_id() -> None:
     assert fold_line("1.34×  967 µs → 1.30 ms  3 v 3 processes", 26) == [
         "1.34×  967 µs → 1.30 ms",
         "3 v 3 processes",
@@ -446,8 +440,8 @@ def test_a_line_is_broken_between_cells_then_between_words_then_behind_a_sign_of
     assert fold_line("寸寸寸寸", 4) == ["寸寸", "寸寸"]
 
 
-def test_a_grid_too_wide_loses_empty_columns_before_words_share_a_line() -> None:
+def test_a_grid_that_is_too_wide_loses_empty_columns_first() -> None:
     row = {"run": "R", "tags": "", "command": "run --suite quick"}
-    shown = Document(name="runs", title="Runs", tables=(table([row]),))
-    assert Terminal(32).render(shown).splitlines()[0].split() == ["RUN", "TAGS", "COMMAND"]
-    assert Terminal(25).render(shown).splitlines()[0].split() == ["RUN", "COMMAND"]
+    document = Document(name="runs", title="Runs", tables=(table([row]),))
+    assert Terminal(32).render(document).splitlines()[0].split() == ["RUN", "TAGS", "COMMAND"]
+    assert Terminal(25).render(document).splitlines()[0].split() == ["RUN", "COMMAND"]

@@ -1,4 +1,4 @@
-"""A suite on several machines: what is stored, what becomes of a machine that is lost, and what is told."""
+"""Fleets: stored runs, lost machines, resumption and messages."""
 
 import gc
 import shutil
@@ -61,59 +61,63 @@ from tests.fleets import (
 from tests.program import environment, processes_in
 from tests.test_architecture import ROOT
 
-pytestmark = pytest.mark.xdist_group("fleet")  # as the tests on Ray, which look for processes left
+pytestmark = pytest.mark.xdist_group("fleet")  # with the tests on Ray, which look for remaining processes
 
 
-FREE = MeasureOptions()  # nothing is asked for again
+FREE = MeasureOptions()  # for resumption: no options
 
 
-def stored(results: Path) -> list[Run]:
+def newest_runs(results: Path) -> list[Run]:
     """The runs of the newest fleet."""
     return list(runs_of(results, read_fleet(results).id))
 
 
 def finished(run: Run) -> set[str]:
-    """The cases that have every round."""
-    left = {case.id for case, _ in unfinished_cases(run.info, run.records)} | {c.id for c in lost_cases(run)}
-    return {case.id for case in run.info.plan} - left
+    """The cases with all their rounds."""
+    missing_cases = {case.id for case, _ in unfinished_cases(run.info, run.records)} | {
+        c.id for c in lost_cases(run)
+    }
+    return {case.id for case in run.info.plan} - missing_cases
 
 
-def test_every_machine_has_a_run_of_its_own_filed_under_the_fleet(tmp_path: Path) -> None:
-    told = RecordingObserver()
+def test_every_machine_has_its_own_run_in_the_fleet(tmp_path: Path) -> None:
+    observer = RecordingObserver()
     result = measure_on(
-        FakeCluster({"a": FakeMachine(), "b": FakeMachine(), "c": FakeMachine(kind="H100")}), tmp_path, told
+        FakeCluster({"a": FakeMachine(), "b": FakeMachine(), "c": FakeMachine(kind="H100")}),
+        tmp_path,
+        observer,
     )
-    found = stored(tmp_path)
-    assert [run.info.tags for run in found] == [
+    fleet_runs = newest_runs(tmp_path)
+    assert [run.info.tags for run in fleet_runs] == [
         {"fleet": result.info.id, "machine": name} for name in ("a", "b", "c")
     ]
-    assert all(run.ended and len(run.records) == PLANNED and not run.damaged for run in found)
-    assert len(told.records) == 3 * PLANNED
-    assert [share.run for share in result.shares] == [run.info.id for run in found]
+    assert all(run.ended and len(run.records) == PLANNED and not run.damaged for run in fleet_runs)
+    assert len(observer.records) == 3 * PLANNED
+    assert [share.run for share in result.shares] == [run.info.id for run in fleet_runs]
     assert not is_incomplete(result)
     assert validate_path(tmp_path).faults == ()
 
 
-def test_one_machine_of_each_type_measures_and_the_others_stand_by(tmp_path: Path) -> None:
+def test_one_machine_of_each_type_measures_and_others_replace_it(tmp_path: Path) -> None:
     machines = {"a": FakeMachine(), "b": FakeMachine(), "c": FakeMachine(kind="H100")}
     measure_on(FakeCluster(machines), tmp_path, each=MachineChoice.ACCELERATOR_TYPE)
-    assert [run.info.tags["machine"] for run in stored(tmp_path)] == ["a", "c"]
+    assert [run.info.tags["machine"] for run in newest_runs(tmp_path)] == ["a", "c"]
     measure_on(
         FakeCluster({**machines, "a": FakeMachine(dies_after=1)}),
         tmp_path,
         each=MachineChoice.ACCELERATOR_TYPE,
     )
-    assert sorted(run.info.tags["machine"] for run in stored(tmp_path)) == ["a", "b", "c"]
+    assert sorted(run.info.tags["machine"] for run in newest_runs(tmp_path)) == ["a", "b", "c"]
 
 
-def test_the_cases_of_a_lost_machine_are_measured_again_by_one_of_its_type(tmp_path: Path) -> None:
-    told = RecordingObserver()
+def test_cases_of_a_lost_machine_are_measured_by_another_of_its_type(tmp_path: Path) -> None:
+    observer = RecordingObserver()
     machines = {"a": FakeMachine(dies_after=4), "b": FakeMachine(), "c": FakeMachine(kind="H100")}
-    result = measure_on(FakeCluster(machines), tmp_path, told)
+    result = measure_on(FakeCluster(machines), tmp_path, observer)
     by_machine = {
-        run.info.tags["machine"]: run for run in stored(tmp_path) if "instead-of" not in run.info.tags
+        run.info.tags["machine"]: run for run in newest_runs(tmp_path) if "instead-of" not in run.info.tags
     }
-    (again,) = (run for run in stored(tmp_path) if "instead-of" in run.info.tags)
+    (again,) = (run for run in newest_runs(tmp_path) if "instead-of" in run.info.tags)
     lost = by_machine["a"]
     assert finished(lost) == {CASES[0].id}
     assert lost_cases(lost) == CASES[1:] == again.info.plan
@@ -121,17 +125,17 @@ def test_the_cases_of_a_lost_machine_are_measured_again_by_one_of_its_type(tmp_p
     assert [(record.case.id, record.round) for record in again.records] == [
         (case.id, number) for number in range(2) for case in CASES[1:]
     ]
-    assert "a is lost: NodeDiedError: gone; begun again on b" in told.notes
+    assert "a is lost: NodeDiedError: gone; begun again on b" in observer.notes
     assert not is_incomplete(result)
     assert validate_path(tmp_path).faults == ()
 
 
-def test_the_last_machine_of_its_type_leaves_cases_that_are_lost(tmp_path: Path) -> None:
+def test_cases_of_the_last_machine_of_a_type_are_lost(tmp_path: Path) -> None:
     result = measure_on(
         FakeCluster({"a": FakeMachine(dies_after=4), "c": FakeMachine(kind="H100")}), tmp_path
     )
-    lost, other = stored(tmp_path)
-    assert (lost.ended, other.ended) == (True, True)
+    lost, complete = newest_runs(tmp_path)
+    assert (lost.ended, complete.ended) == (True, True)
     assert {row.case.id: row.status for row in rows(lost)} == {
         CASES[0].id: Status.OK,
         CASES[1].id: Status.LOST,
@@ -140,29 +144,29 @@ def test_the_last_machine_of_its_type_leaves_cases_that_are_lost(tmp_path: Path)
     assert is_incomplete(result)
     reason = "its machine was lost: NodeDiedError: gone; no other machine of its type is left (1 of 2 rounds)"
     assert rows(lost)[1].message == reason
-    shown = fleet_document(result)
-    assert [[str(cell or "") for cell in row][:5] for row in shown.tables[0].rows] == [
+    document = fleet_document(result)
+    assert [[str(cell or "") for cell in row][:5] for row in document.tables[0].rows] == [
         ["a", "A100", "lost", "1 of 3", ""],
         ["c", "H100", "done", "3 of 3", ""],
     ]
 
 
-def test_a_machine_that_goes_after_its_last_record_has_done_its_share(tmp_path: Path) -> None:
+def test_a_machine_lost_after_its_last_record_is_done(tmp_path: Path) -> None:
     result = measure_on(FakeCluster({"a": FakeMachine(dies_after=PLANNED), "b": FakeMachine()}), tmp_path)
     assert [(share.machine, share.state) for share in result.shares] == [("a", "done"), ("b", "done")]
-    assert all(run.ended and len(run.records) == PLANNED for run in stored(tmp_path))
+    assert all(run.ended and len(run.records) == PLANNED for run in newest_runs(tmp_path))
     assert not is_incomplete(result)
 
 
-def test_a_lost_case_is_missing_in_a_comparison_not_slower_nor_broken(tmp_path: Path) -> None:
+def test_a_lost_case_is_missing_in_a_comparison(tmp_path: Path) -> None:
     measure_on(FakeCluster({"a": FakeMachine(dies_after=4)}), tmp_path)
-    (run,) = stored(tmp_path)
+    (run,) = newest_runs(tmp_path)
     sides = digest(run).cases
     assert [len(sides[case.id].rounds) for case in CASES] == [2, 0, 0]
     assert not any(sides[case.id].failure for case in CASES)
 
 
-def test_a_machine_that_falls_silent_is_given_up_within_half_a_minute(tmp_path: Path) -> None:
+def test_a_silent_machine_is_lost_within_half_a_minute(tmp_path: Path) -> None:
     cluster = FakeCluster({"a": FakeMachine(silent_after=1)})
     result = measure_on(cluster, tmp_path)
     assert result.shares[0].reason == (
@@ -173,14 +177,14 @@ def test_a_machine_that_falls_silent_is_given_up_within_half_a_minute(tmp_path: 
 
 
 def test_a_machine_that_does_not_start_is_reported_and_the_others_measure(tmp_path: Path) -> None:
-    told = RecordingObserver()
+    observer = RecordingObserver()
     cluster = FakeCluster({"a": FakeMachine(begins=False), "b": FakeMachine()})
-    result = measure_on(cluster, tmp_path, told)
-    assert [each.name for each in result.absent] == ["a"]
+    result = measure_on(cluster, tmp_path, observer)
+    assert [machine.name for machine in result.absent] == ["a"]
     assert is_incomplete(result)
     reason = f"it did not start within {BEGIN_S:.0f} s: another job may be using its CPUs or GPUs"
-    assert f"a does not measure: {reason}" in told.notes
-    assert [run.info.tags["machine"] for run in stored(tmp_path)] == ["b"]
+    assert f"a does not measure: {reason}" in observer.notes
+    assert [run.info.tags["machine"] for run in newest_runs(tmp_path)] == ["b"]
     assert fleet_document(result).data["absent"] == [{"name": "a", "reason": reason}]
 
 
@@ -192,14 +196,14 @@ def test_without_any_machine_nothing_is_measured(tmp_path: Path) -> None:
 
 
 def test_differences_of_machines_are_reported_before_measuring(tmp_path: Path) -> None:
-    told = RecordingObserver()
+    observer = RecordingObserver()
     machines = {
         "a": FakeMachine(),
         "b": FakeMachine(packages=(("torch", "2.12.0"), ("jax", "0.10.2")), threads=4),
         "c": FakeMachine(kind="H100", threads=64),
     }
-    measure_on(FakeCluster(machines), tmp_path, told)
-    assert told.notes[:4] == snapshot(
+    measure_on(FakeCluster(machines), tmp_path, observer)
+    assert observer.notes[:4] == snapshot(
         [
             "asking for descriptions of machines: a, b, c",
             "machines differ in jax: none on a, c; 0.10.2 on b",
@@ -207,7 +211,7 @@ def test_differences_of_machines_are_reported_before_measuring(tmp_path: Path) -
             "machines differ in A100, threads: 2 on a; 4 on b",
         ]
     )
-    assert told.notes[4].endswith(" measures on a, b, c")
+    assert observer.notes[4].endswith(" measures on a, b, c")
 
 
 def test_other_versions_of_accelbench_are_refused_unless_allowed(tmp_path: Path) -> None:
@@ -220,7 +224,7 @@ def test_other_versions_of_accelbench_are_refused_unless_allowed(tmp_path: Path)
     assert not is_incomplete(measure_on(FakeCluster(machines), tmp_path, allow_different=True))
 
 
-def test_a_machine_that_cannot_measure_says_why_and_no_other_tries(tmp_path: Path) -> None:
+def test_a_machine_that_cannot_measure_is_not_replaced(tmp_path: Path) -> None:
     result = measure_on(
         FakeCluster({"a": FakeMachine(refusal="No backend named 'x'."), "b": FakeMachine()}), tmp_path
     )
@@ -231,7 +235,7 @@ def test_a_machine_that_cannot_measure_says_why_and_no_other_tries(tmp_path: Pat
     assert is_incomplete(result)
 
 
-def test_unreadable_output_fails_its_machine_alone(tmp_path: Path) -> None:
+def test_unreadable_output_fails_only_its_machine(tmp_path: Path) -> None:
     result = measure_on(FakeCluster({"a": FakeMachine(torn=True), "b": FakeMachine(kind="H100")}), tmp_path)
     assert result.shares[0].state == "failed"
     assert "cannot be read" in result.shares[0].reason
@@ -276,14 +280,14 @@ LIARS = {
 
 @pytest.mark.real
 @pytest.mark.parametrize("liar", LIARS.values(), ids=LIARS)
-def test_an_unrequested_head_or_record_fails_its_machine_alone(tmp_path: Path, liar: FakeMachine) -> None:
+def test_an_unrequested_head_or_record_fails_only_its_machine(tmp_path: Path, liar: FakeMachine) -> None:
     cluster = FakeCluster({"a": liar, "b": FakeMachine()})
     result = measure_on(cluster, tmp_path)
     assert [share.state for share in result.shares] == ["failed", "done"]
     assert result.shares[0].reason
     assert cluster.jobs == {}
     assert validate_path(tmp_path).faults == ()
-    for run in stored(tmp_path):
+    for run in newest_runs(tmp_path):
         assert run.damaged == ()
         assert run.ended == (run.info.tags["machine"] == "b")
     again = measure_on(
@@ -307,9 +311,9 @@ def test_undecided_works_may_have_further_rounds(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../../evil", "", ".", "..", "x" * 300, "runs/x", "a\0b", "\u202e", "A"])
-def test_the_id_of_a_run_is_given_by_the_command_whatever_a_machine_says(tmp_path: Path, name: str) -> None:
+def test_the_command_and_not_the_machine_chooses_the_id_of_a_run(tmp_path: Path, name: str) -> None:
     results = tmp_path / "results"
-    machines = {each: FakeMachine(head=lambda info: replace(info, id=name)) for each in ("a", "b")}
+    machines = {machine: FakeMachine(head=lambda info: replace(info, id=name)) for machine in ("a", "b")}
     result = measure_on(FakeCluster(machines), results)
     assert not is_incomplete(result)
     assert [*tmp_path.iterdir()] == [results]
@@ -329,7 +333,9 @@ def test_the_id_of_a_run_is_given_by_the_command_whatever_a_machine_says(tmp_pat
         lambda info: replace(info, resumed=(*info.resumed, a_resumption())),
     ],
 )
-def test_a_run_is_resumed_as_it_was_begun(tmp_path: Path, change: Callable[[RunInfo], RunInfo]) -> None:
+def test_a_machine_that_changes_a_resumed_run_fails(
+    tmp_path: Path, change: Callable[[RunInfo], RunInfo]
+) -> None:
     machines = {"a": FakeMachine(), "b": FakeMachine(kind="H100")}
     with pytest.raises(Stopped):
         measure_on(FakeCluster(machines), tmp_path, Killer(3))
@@ -340,14 +346,14 @@ def test_a_run_is_resumed_as_it_was_begun(tmp_path: Path, change: Callable[[RunI
     assert validate_path(tmp_path).faults == ()
 
 
-def test_an_interrupted_run_that_cannot_be_read_any_longer_costs_its_machine_alone(tmp_path: Path) -> None:
+def test_an_unreadable_interrupted_run_fails_only_its_machine(tmp_path: Path) -> None:
     machines = {"a": FakeMachine(), "b": FakeMachine(kind="H100")}
     with pytest.raises(Stopped):
         measure_on(FakeCluster(machines), tmp_path, Killer(3))
     first = sorted(tmp_path.glob("runs/*"))[0]
 
     class Breaker(RecordingObserver):
-        """Breaks a run before it is gone on with."""
+        """Damages a run before it is resumed."""
 
         def note(self, text: str) -> None:
             super().note(text)
@@ -358,7 +364,7 @@ def test_an_interrupted_run_that_cannot_be_read_any_longer_costs_its_machine_alo
     assert [share.state for share in result.shares] == ["failed", "done"]
 
 
-def test_lost_cases_are_begun_again_as_they_were_or_not_at_all(tmp_path: Path) -> None:
+def test_a_replacement_that_changes_the_cases_fails(tmp_path: Path) -> None:
     machines = {
         "a": FakeMachine(dies_after=4),
         "b": FakeMachine(head=lambda info: replace(info, plan=info.plan[:1])),
@@ -393,7 +399,7 @@ def fail_unexpectedly(_run: Path) -> None:
 @pytest.mark.parametrize(
     ("fail", "reason"), [(fail_unexpectedly, "RecursionError: too deep"), (shutil.rmtree, "No such file")]
 )
-def test_an_error_at_one_machine_fails_that_machine_alone(
+def test_an_error_at_one_machine_fails_only_that_machine(
     tmp_path: Path, fail: Callable[[Path], object], reason: str
 ) -> None:
     observer = FailingObserver(fail, tmp_path)
@@ -405,24 +411,24 @@ def test_an_error_at_one_machine_fails_that_machine_alone(
 
 
 @pytest.mark.real
-def test_a_fleet_may_have_more_machines_than_a_process_may_open_files() -> None:
+def test_a_fleet_can_have_more_machines_than_open_files() -> None:
     command = [sys.executable, "-m", "studies.fleet_size", "150", "3", "100"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "450 records stored" in done.stdout
+    process = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert "450 records stored" in process.stdout
 
 
 class Counting(FleetObserver):
-    """Counts the records that are in memory when another comes.
+    """Counts the records in memory when another arrives.
 
-    By their type itself: to ask a dead weak reference what it is an instance of is an error.
+    It compares types, because `isinstance` fails for dead weak references.
     """
 
     def __init__(self) -> None:
         self.counts: list[int] = []
 
     def record(self, machine: str, record: Record) -> None:
-        self.counts.append(sum(type(each) is Record for each in gc.get_objects()))
+        self.counts.append(sum(type(item) is Record for item in gc.get_objects()))
 
 
 def test_no_record_is_kept_in_memory(tmp_path: Path) -> None:
@@ -433,7 +439,7 @@ def test_no_record_is_kept_in_memory(tmp_path: Path) -> None:
 
 
 class Piece(bytes):
-    """Counts the bytes that are copied to put it after others."""
+    """Bytes that count how many bytes are copied when they are appended to others."""
 
     copied = 0
 
@@ -449,8 +455,8 @@ def test_a_line_that_is_not_utf8_is_unreadable(content: bytes) -> None:
         _ = line.text
 
 
-def test_a_line_is_read_in_time_linear_in_its_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What came of it before is not copied for each piece."""
+def test_reading_a_line_takes_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Earlier pieces of a line are not copied for each new piece."""
     monkeypatch.setattr(Piece, "copied", 0)
     reader = LineReader()
     for _ in range(100):
@@ -464,12 +470,12 @@ class Second(RecordingObserver):
     def __init__(self, results: Path) -> None:
         super().__init__()
         self._results = results
-        self.found: list[runs.Progress] = []
+        self.progress: list[runs.Progress] = []
 
     def record(self, machine: str, record: Record) -> None:
         super().record(machine, record)
         if len(self.records) == 2:
-            self.found = [runs.progress(each) for each in self._results.glob("runs/*")]
+            self.progress = [runs.progress(path) for path in self._results.glob("runs/*")]
             with pytest.raises(CannotWrite, match="Another process is adding"):
                 measure_on(FakeCluster({"a": FakeMachine()}), self._results, measure=FREE, resume="")
 
@@ -479,8 +485,8 @@ def test_only_one_process_at_a_time_measures_a_fleet(tmp_path: Path) -> None:
     assert not is_incomplete(
         measure_on(FakeCluster({"a": FakeMachine(), "b": FakeMachine()}), tmp_path, second)
     )
-    assert second.found == [runs.Progress.MEASURING] * 2
-    assert [runs.progress(each) for each in tmp_path.glob("runs/*")] == [runs.Progress.ENDED] * 2
+    assert second.progress == [runs.Progress.MEASURING] * 2
+    assert [runs.progress(path) for path in tmp_path.glob("runs/*")] == [runs.Progress.ENDED] * 2
     with pytest.raises(Stopped):
         measure_on(FakeCluster({"a": FakeMachine()}), tmp_path, Killer(1))
     assert [*map(runs.progress, sorted(tmp_path.glob("runs/*")))][-1] is runs.Progress.INTERRUPTED
@@ -491,7 +497,7 @@ class Stopped(BaseException):
 
 
 class Killer(RecordingObserver):
-    """Ends the command after so many records."""
+    """Kills the command after some records."""
 
     def __init__(self, after: int) -> None:
         super().__init__()
@@ -508,20 +514,20 @@ def test_a_fleet_is_finished_after_the_command_was_killed(tmp_path: Path, after:
     machines = {"a": FakeMachine(), "b": FakeMachine(kind="H100")}
     with pytest.raises(Stopped):
         measure_on(FakeCluster(machines), tmp_path, Killer(after))
-    told = RecordingObserver()
-    result = measure_on(FakeCluster(machines), tmp_path, told, measure=MeasureOptions(), resume="")
-    found = stored(tmp_path)
-    assert [run.info.tags["machine"] for run in found] == ["a", "b"]
-    assert all(run.ended and len(run.records) == PLANNED and not run.damaged for run in found)
-    assert len(told.records) == 2 * PLANNED - after
-    assert {record.part for _, record in told.records} <= {0, 1}
+    observer = RecordingObserver()
+    result = measure_on(FakeCluster(machines), tmp_path, observer, measure=MeasureOptions(), resume="")
+    fleet_runs = newest_runs(tmp_path)
+    assert [run.info.tags["machine"] for run in fleet_runs] == ["a", "b"]
+    assert all(run.ended and len(run.records) == PLANNED and not run.damaged for run in fleet_runs)
+    assert len(observer.records) == 2 * PLANNED - after
+    assert {record.part for _, record in observer.records} <= {0, 1}
     assert not is_incomplete(result)
     assert validate_path(tmp_path).faults == ()
     with pytest.raises(UsageError, match="has ended: there is nothing to resume"):
         measure_on(FakeCluster(machines), tmp_path, measure=MeasureOptions(), resume="")
 
 
-def test_a_machine_that_is_gone_when_a_fleet_is_resumed_is_lost(tmp_path: Path) -> None:
+def test_a_machine_missing_when_a_fleet_is_resumed_is_lost(tmp_path: Path) -> None:
     machines = {"a": FakeMachine(), "b": FakeMachine()}
     with pytest.raises(Stopped):
         measure_on(FakeCluster(machines), tmp_path, Killer(3))
@@ -532,19 +538,19 @@ def test_a_machine_that_is_gone_when_a_fleet_is_resumed_is_lost(tmp_path: Path) 
         ("b", "done"),
     ]
     assert result.shares[0].reason == "it is no longer in the cluster"
-    assert all(run.ended for run in stored(tmp_path))
+    assert all(run.ended for run in newest_runs(tmp_path))
 
 
-def test_lost_cases_are_begun_again_by_a_machine_that_came_since(tmp_path: Path) -> None:
+def test_lost_cases_are_measured_by_a_new_machine_when_resumed(tmp_path: Path) -> None:
     measure_on(FakeCluster({"a": FakeMachine(dies_after=2)}), tmp_path)
     result = measure_on(FakeCluster({"new": FakeMachine()}), tmp_path, measure=MeasureOptions(), resume="")
-    lost, again = stored(tmp_path)
+    lost, again = newest_runs(tmp_path)
     assert again.info.tags["instead-of"] == lost.info.id
     assert finished(again) == {case.id for case in lost_cases(lost)}
     assert not is_incomplete(result)
 
 
-def test_a_fleet_is_resumed_as_it_was_begun(tmp_path: Path) -> None:
+def test_a_resumed_fleet_cannot_be_changed(tmp_path: Path) -> None:
     measure_on(FakeCluster({"a": FakeMachine(dies_after=2)}), tmp_path)
     cluster = FakeCluster({"a": FakeMachine()})
     with pytest.raises(UsageError, match="cannot be changed"):
@@ -554,12 +560,12 @@ def test_a_fleet_is_resumed_as_it_was_begun(tmp_path: Path) -> None:
     assert cluster.started == []
 
 
-def test_a_run_of_a_fleet_is_finished_with_its_fleet_alone(tmp_path: Path) -> None:
+def test_a_run_of_a_fleet_is_resumed_only_with_its_fleet(tmp_path: Path) -> None:
     with pytest.raises(Stopped):
         measure_on(FakeCluster({"a": FakeMachine(), "b": FakeMachine()}), tmp_path, Killer(3))
     fleet = read_fleet(tmp_path).id
     with pytest.raises(UsageError, match=f"accelbench fleet --resume {fleet} finishes"):
-        api.run(resume=stored(tmp_path)[0].info.id, results=tmp_path)
+        api.run(resume=newest_runs(tmp_path)[0].info.id, results=tmp_path)
     with pytest.raises(UsageError, match="was interrupted"):
         api.run(resume=True, results=tmp_path)
     (table,) = runs_document(tmp_path).tables
@@ -608,14 +614,14 @@ def test_a_damaged_fleet_is_unreadable(tmp_path: Path) -> None:
     assert validate_path(path).faults
 
 
-def test_unfinished_are_cases_that_lack_a_round_they_were_to_have() -> None:
-    one, two, three = CASES
+def test_unfinished_cases_lack_a_planned_round() -> None:
+    first, two, three = CASES
     info = a_run_info(plan=CASES, policy=Policy(name="default", rounds=2))
-    assert unfinished_cases(info, []) == [(one, 0), (two, 0), (three, 0)]
-    complete, begun = some_rounds(1.0, 1.0, case=one), some_rounds(1.0, case=two)
+    assert unfinished_cases(info, []) == [(first, 0), (two, 0), (three, 0)]
+    complete, incomplete = some_rounds(1.0, 1.0, case=first), some_rounds(1.0, case=two)
     failed = [a_record(a_failure(), case=three)]
-    assert unfinished_cases(info, [*complete, *begun, *failed]) == [(two, 1)]
-    assert unfinished_cases(info, [*complete[:1], *begun, *failed]) == [(one, 1), (two, 1)]
+    assert unfinished_cases(info, [*complete, *incomplete, *failed]) == [(two, 1)]
+    assert unfinished_cases(info, [*complete[:1], *incomplete, *failed]) == [(first, 1), (two, 1)]
 
 
 scripts = st.builds(
@@ -629,31 +635,33 @@ scripts = st.builds(
 @pytest.mark.real
 @settings(max_examples=20)
 @given(st.lists(scripts, min_size=1, max_size=4))
-def test_no_record_is_lost_and_every_case_has_an_end_whichever_machines_go(
+def test_no_record_is_lost_whichever_machines_are_lost(
     machines: list[FakeMachine],
 ) -> None:
-    named = {f"m{number}": each for number, each in enumerate(machines)}
+    machine_of = {f"m{number}": machine for number, machine in enumerate(machines)}
     with tempfile.TemporaryDirectory() as name:
-        results, told, cluster = Path(name), RecordingObserver(), FakeCluster(named)
-        result = measure_on(cluster, results, told)
-        found = stored(results)
+        results, observer, cluster = Path(name), RecordingObserver(), FakeCluster(machine_of)
+        result = measure_on(cluster, results, observer)
+        fleet_runs = newest_runs(results)
         assert cluster.jobs == {}
-        assert all(run.ended and not run.damaged for run in found)
+        assert all(run.ended and not run.damaged for run in fleet_runs)
         assert validate_path(results).faults == ()
-        kept = [record for run in found for record in run.records if isinstance(record.outcome, Measurement)]
-        assert sorted(r.case.id for r in kept) == sorted(r.case.id for _, r in told.records)
+        measured_records = [
+            record for run in fleet_runs for record in run.records if isinstance(record.outcome, Measurement)
+        ]
+        assert sorted(r.case.id for r in measured_records) == sorted(r.case.id for _, r in observer.records)
         lost_for_good = {
             share.kind for share in result.shares if share.state == "lost" and not share.begun_again_on
         }
-        for kind, runs in by_first_machine(found, named).items():
-            whole = set.union(*(finished(run) for run in runs))
-            assert whole == {case.id for case in CASES} or kind in lost_for_good
+        for kind, runs in runs_by_type(fleet_runs, machine_of).items():
+            finished_cases = set.union(*(finished(run) for run in runs))
+            assert finished_cases == {case.id for case in CASES} or kind in lost_for_good
 
 
-def by_first_machine(found: list[Run], machines: dict[str, FakeMachine]) -> dict[str, list[Run]]:
-    """The runs of a type."""
+def runs_by_type(fleet_runs: list[Run], machines: dict[str, FakeMachine]) -> dict[str, list[Run]]:
+    """The runs by the type of their machine."""
     kinds: dict[str, list[Run]] = {}
-    for run in found:
+    for run in fleet_runs:
         kinds.setdefault(machines[run.info.tags["machine"]].kind, []).append(run)
     return kinds
 
@@ -665,7 +673,7 @@ def test_a_case_of_another_suite_is_another_case() -> None:
 
 
 def lines_of(job: NodeJob, folder: Path) -> list[NodeLine]:
-    """What the process on a machine answers."""
+    """The output lines of the process on a machine."""
     reader = LineReader()
     return [line for piece in run_on_node(job_bytes(job), str(folder)) for line in reader.lines(piece)]
 
@@ -678,7 +686,7 @@ def test_the_process_on_a_machine_describes_it(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.real
-def test_the_process_on_a_machine_measures_and_resumes_and_leaves_nothing(
+def test_the_process_on_a_machine_measures_and_resumes_without_leftovers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in environment(ACCELBENCH_WORKLOADS="", TMPDIR=str(tmp_path)).items():
@@ -687,31 +695,33 @@ def test_the_process_on_a_machine_measures_and_resumes_and_leaves_nothing(
         workloads=("gemm",), params={"m": [8, 16]}, backends=("fake",), devices=("cpu",), rounds=2
     )
     suites = (("quick", suite_path("quick").read_text()),)
-    told = lines_of(NodeJob(kind="measure", options=options, suites=suites), tmp_path)
-    (sent,) = (line.content for line in told if line.kind is LineKind.HEAD)
-    records = [line.content for line in told if line.kind is LineKind.RECORD]
-    info = codec.decode_head(sent)
+    lines = lines_of(NodeJob(kind="measure", options=options, suites=suites), tmp_path)
+    (head_line,) = (line.content for line in lines if line.kind is LineKind.HEAD)
+    records = [line.content for line in lines if line.kind is LineKind.RECORD]
+    info = codec.decode_head(head_line)
     assert [case.suite for case in info.plan] == ["quick"] * 2
-    whole = [codec.decode(line, checksums=True) for line in records]
-    assert len(whole) == 4
+    all_records = [codec.decode(line, checksums=True) for line in records]
+    assert len(all_records) == 4
 
-    kept = runs.create_in(tmp_path / "kept", info)
-    kept.append(whole[0])
-    kept.close()
-    head, first = ((kept.folder / name).read_text() for name in (runs.HEAD, runs.RECORDS))
-    rest = lines_of(NodeJob(kind="resume", run=info.id, head=head, records=first), tmp_path)
-    (now,) = (line.content for line in rest if line.kind is LineKind.HEAD)
-    assert len(codec.decode_head(now).resumed) == 1
-    made = [codec.decode(line.content, checksums=True) for line in rest if line.kind is LineKind.RECORD]
-    assert [(r.case, r.round) for r in made] == [(r.case, r.round) for r in whole[1:]]
+    writer = runs.create_in(tmp_path / "kept", info)
+    writer.append(all_records[0])
+    writer.close()
+    head, first = ((writer.folder / name).read_text() for name in (runs.HEAD, runs.RECORDS))
+    resumed_lines = lines_of(NodeJob(kind="resume", run=info.id, head=head, records=first), tmp_path)
+    (resumed_head,) = (line.content for line in resumed_lines if line.kind is LineKind.HEAD)
+    assert len(codec.decode_head(resumed_head).resumed) == 1
+    resumed_records = [
+        codec.decode(line.content, checksums=True) for line in resumed_lines if line.kind is LineKind.RECORD
+    ]
+    assert [(r.case, r.round) for r in resumed_records] == [(r.case, r.round) for r in all_records[1:]]
 
     again = NodeJob(kind="again", options=options, cases=info.plan[:1], policy=info.policy, seed=1)
-    told = lines_of(again, tmp_path)
-    assert [line.kind for line in told].count(LineKind.RECORD) == 2
-    assert list(tmp_path.iterdir()) == [kept.folder]
+    lines = lines_of(again, tmp_path)
+    assert [line.kind for line in lines].count(LineKind.RECORD) == 2
+    assert list(tmp_path.iterdir()) == [writer.folder]
 
 
-def test_the_process_on_a_machine_says_why_it_cannot_measure(tmp_path: Path) -> None:
+def test_the_process_on_a_machine_reports_why_it_cannot_measure(tmp_path: Path) -> None:
     suites = (("mine", "description = 1\ncases = []"),)
     (error,) = lines_of(NodeJob(kind="measure", suites=suites), tmp_path)
     assert error.kind is LineKind.ERROR
@@ -719,7 +729,7 @@ def test_the_process_on_a_machine_says_why_it_cannot_measure(tmp_path: Path) -> 
 
 
 @pytest.mark.real
-def test_the_process_on_a_machine_ends_with_whoever_started_it(tmp_path: Path) -> None:
+def test_the_process_on_a_machine_ends_with_its_parent(tmp_path: Path) -> None:
     slow = MeasureOptions(backends=("fake",), rounds=1000)
     suites = (("quick", suite_path("quick").read_text()),)
     pieces = run_on_node(job_bytes(NodeJob(kind="measure", options=slow, suites=suites)), str(tmp_path))

@@ -1,4 +1,4 @@
-"""A user model on several machines: each has the same file of it, and no fleet brings one along."""
+"""Fleets with a user model: every machine must have the same file."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +21,7 @@ from tests.fleets import QUICK, FakeCluster, FakeMachine, RecordingObserver, mea
 from tests.program import environment
 from tests.test_fleet import Killer, Stopped, lines_of
 
-pytestmark = pytest.mark.xdist_group("fleet")  # as the tests on Ray, which look for processes left
+pytestmark = pytest.mark.xdist_group("fleet")  # with the tests on Ray, which look for remaining processes
 
 SOURCE = """import torch
 from torch import nn
@@ -38,7 +38,7 @@ OTHER = (("mine.py", "0" * 64),)
 
 @pytest.fixture
 def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Beside a folder with a model in it, which is the working folder."""
+    """The results folder; the working folder has a model."""
     for name, value in environment(ACCELBENCH_WORKLOADS="").items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("ACCELBENCH_CACHE", str(tmp_path / "cache"))
@@ -49,10 +49,10 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.real
-def test_machines_measure_a_model_of_which_each_has_the_same_file(results: Path) -> None:
-    for files, told in (((), "b: no mine.py"), (OTHER, "b: another mine.py than here")):
+def test_machines_need_the_same_file_of_a_model(results: Path) -> None:
+    for files, message in (((), "b: no mine.py"), (OTHER, "b: another mine.py than here")):
         differing = FakeCluster({"a": FakeMachine(), "b": FakeMachine(files=files)})
-        with pytest.raises(UsageError, match=told) as refused:
+        with pytest.raises(UsageError, match=message) as refused:
             measure_on(differing, results, measure=MINE)
         assert str(Path.cwd()) in refused.value.hint
         assert {job.kind for _, job in differing.started} == {"describe"}
@@ -69,7 +69,7 @@ def test_machines_measure_a_model_of_which_each_has_the_same_file(results: Path)
 
 
 @pytest.mark.real
-def test_a_fleet_is_finished_with_the_model_that_it_began_with_if_it_was_asked_for_here(
+def test_a_fleet_is_resumed_only_with_its_model(
     results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machines = {"a": FakeMachine(), "b": FakeMachine()}
@@ -95,20 +95,20 @@ def test_a_fleet_is_finished_with_the_model_that_it_began_with_if_it_was_asked_f
 
 
 @pytest.mark.real
-def test_the_process_on_a_machine_measures_a_model_resumes_it_and_begins_it_again(
-    results: Path, tmp_path: Path
-) -> None:
+def test_the_process_on_a_machine_measures_resumes_and_repeats_a_model(results: Path, tmp_path: Path) -> None:
     options = replace(MINE, modes=("eager",), threads=(1,))
-    told = lines_of(NodeJob(kind="measure", options=options), Path.cwd())
-    (info,) = (codec.decode_head(line.content) for line in told if line.kind is LineKind.HEAD)
-    whole = [codec.decode(line.content, checksums=True) for line in told if line.kind is LineKind.RECORD]
-    assert [record.outcome.status for record in whole] == ["ok", "ok"]
+    output = lines_of(NodeJob(kind="measure", options=options), Path.cwd())
+    (info,) = (codec.decode_head(line.content) for line in output if line.kind is LineKind.HEAD)
+    all_records = [
+        codec.decode(line.content, checksums=True) for line in output if line.kind is LineKind.RECORD
+    ]
+    assert [record.outcome.status for record in all_records] == ["ok", "ok"]
     assert info.models == {"mine": "mine.py"}
 
-    kept = runs.create_in(tmp_path / "kept", info)
-    kept.append(whole[0])
-    kept.close()
-    head, first = ((kept.folder / name).read_text() for name in (runs.HEAD, runs.RECORDS))
+    writer = runs.create_in(tmp_path / "kept", info)
+    writer.append(all_records[0])
+    writer.close()
+    head, first = ((writer.folder / name).read_text() for name in (runs.HEAD, runs.RECORDS))
     resumed = NodeJob(
         kind="resume", options=MeasureOptions(model=("mine.py",)), run=info.id, head=head, records=first
     )
@@ -118,27 +118,29 @@ def test_the_process_on_a_machine_measures_a_model_resumes_it_and_begins_it_agai
         assert [line.kind for line in lines].count(LineKind.RECORD) == count
 
 
-def test_machines_that_measure_other_work_under_the_same_name_are_told_once(tmp_path: Path) -> None:
-    def other(record: Record) -> list[Record]:
+def test_machines_with_different_work_of_one_name_are_reported_once(tmp_path: Path) -> None:
+    def changed_version(record: Record) -> list[Record]:
         assert isinstance(record.outcome, Measurement)
         return [replace(record, outcome=replace(record.outcome, workload_version="own:other"))]
 
-    told = RecordingObserver()
-    measure_on(FakeCluster({"a": FakeMachine(), "b": FakeMachine(records=other)}), tmp_path, told)
-    noted = [line for line in told.notes if "measures another gemm(m=1,n=64,k=64)/float32 than" in line]
-    assert len(noted) == 1
+    observer = RecordingObserver()
+    measure_on(
+        FakeCluster({"a": FakeMachine(), "b": FakeMachine(records=changed_version)}), tmp_path, observer
+    )
+    notes = [line for line in observer.notes if "measures another gemm(m=1,n=64,k=64)/float32 than" in line]
+    assert len(notes) == 1
 
 
-def test_a_machine_tells_its_files_by_their_content_and_which_it_has_not(results: Path) -> None:
-    asked = (("mine.py", "none.py:Model", "tests.fleets:Scripted"), "./inputs.npz")
+def test_files_of_a_machine_are_identified_by_content(results: Path) -> None:
+    request = (("mine.py", "none.py:Model", "tests.fleets:FakeMachine"), "./inputs.npz")
     Path("inputs.npz").write_bytes(b"one")
-    before = user_models.file_digests(*asked)
+    before = user_models.file_digests(*request)
     assert {name: bool(digest) for name, digest in before.items()} == {
         "mine.py": True,
         "none.py:Model": False,
-        "tests.fleets:Scripted": True,  # a module is its source
+        "tests.fleets:FakeMachine": True,  # found as the source of a module
         "inputs.npz": True,
     }
     Path("inputs.npz").write_bytes(b"two")
-    after = user_models.file_digests(*asked)
+    after = user_models.file_digests(*request)
     assert {name for name in before if before[name] != after[name]} == {"inputs.npz"}

@@ -1,4 +1,4 @@
-"""What is shown of a fleet: the table while it measures, and the answer."""
+"""The document of a fleet and its completeness."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ from benchbench.cluster.receiver import ShareProgress
 from benchbench.documents.fleet import fleet_document, is_incomplete
 from benchbench.model.options import MeasureOptions
 
-pytestmark = pytest.mark.xdist_group("fleet")  # as the tests on Ray, which look for processes left
+pytestmark = pytest.mark.xdist_group("fleet")  # with the tests on Ray, which look for remaining processes
 
 DONE = ShareProgress(machine="a", kind="A100", state=ShareState.DONE, run="01M8A", cases=12, finished=12)
 LOST = replace(
@@ -35,14 +35,14 @@ def a_result(*shares: ShareProgress, absent: tuple[Absent, ...] = ()) -> FleetRe
     return FleetResult(info=info, shares=shares, absent=absent)
 
 
-def test_a_fleet_is_complete_where_somebody_measured_what_was_lost() -> None:
+def test_a_fleet_is_complete_if_lost_cases_were_measured_again() -> None:
     assert not is_incomplete(a_result(DONE, LOST, AGAIN))
     assert is_incomplete(a_result(DONE, replace(LOST, begun_again_on="")))
     assert is_incomplete(a_result(FAILED))
     assert is_incomplete(a_result(DONE, absent=(Absent(name="d", reason="it did not begin"),)))
 
 
-def test_what_programs_read_has_stable_keys() -> None:
+def test_the_json_of_a_fleet_has_stable_keys() -> None:
     data = fleet_document(a_result(LOST)).data
     assert data == snapshot(
         {

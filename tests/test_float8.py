@@ -1,4 +1,4 @@
-"""Products in float8: what is drawn, within which tolerance, what is caught, and where there is none."""
+"""Products in float8: inputs, tolerance, detection of mistakes, and unsupported cases."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -26,7 +26,7 @@ from tests.tiny import tiny
 
 GPU = Device(name="gpu:0", device_class=DeviceClass.ACCELERATOR, model="Example GPU")
 CPU = Device(name="cpu", device_class=DeviceClass.CPU, model="")
-# As cuBLASLt takes them, multiples of 16, though a CPU takes any.
+# Multiples of 16, which cuBLASLt needs; a CPU takes any size.
 PRODUCTS = [
     Gemm(m=48, n=32, k=64), Gemm(m=48, n=32, k=64, transpose_a=True, transpose_b=True),
     Linear(batch=16, inputs=64, outputs=48), Gemm(m=16, n=16, k=4096),
@@ -39,15 +39,15 @@ def output(framework: str, work: Any) -> Any:
         pytest.importorskip("torch")
         session: Any = CpuSession("cpu", Dtype.FLOAT8, "eager")
         program = work.build_torch(session, arrays)
-        found = program.step(*program.inputs)
+        result = program.step(*program.inputs)
     else:
         jax: Any = pytest.importorskip("jax")
         session = JaxSession(jax.devices("cpu")[0], Dtype.FLOAT8)
         program = work.build_jax(session, arrays)
-        found = jax.jit(program.step)(*program.inputs)
+        result = jax.jit(program.step)(*program.inputs)
     assert "float8_e4m3fn" in str(program.inputs[0].dtype)
-    assert session.dtype_of(found) == "bfloat16"
-    return session.fetch(found)
+    assert session.dtype_of(result) == "bfloat16"
+    return session.fetch(result)
 
 
 @pytest.mark.real
@@ -55,12 +55,12 @@ def output(framework: str, work: Any) -> Any:
 @pytest.mark.parametrize("work", PRODUCTS)
 def test_a_product_in_float8_is_within_its_tolerance(framework: str, work: Operation) -> None:
     exact, (index,) = reference(work, Dtype.FLOAT8), sample_indices(work).values()
-    measured = output(framework, work)[tuple(index.T)]
-    assert relative_error(measured, exact.expected["output"]) < exact.tolerance["output"] < 0.03
+    values = output(framework, work)[tuple(index.T)]
+    assert relative_error(values, exact.expected["output"]) < exact.tolerance["output"] < 0.03
 
 
 def without_a_product(work: Any) -> Any:
-    """A product fewer in 20."""
+    """The product without every 20th term."""
     arrays = dict(work.arrays(Draw(Dtype.FLOAT8)))
     arrays["a"] = arrays["a"].copy()
     arrays["a"][:, ::20] = 0
@@ -68,7 +68,7 @@ def without_a_product(work: Any) -> Any:
 
 
 def of_fewer_bits(work: Any) -> Any:
-    """A mantissa of two bits, as E5M2 has."""
+    """The product with a mantissa of two bits, as in E5M2."""
     a, b = (work.arrays(Draw(Dtype.FLOAT8))[name] for name in "ab")
     _, exponents = np.frexp(a)
     spacing = np.ldexp(1.0, exponents - 3)
@@ -82,23 +82,23 @@ def transposed(work: Any) -> Any:
 
 @pytest.mark.parametrize("mistake", [without_a_product, of_fewer_bits, transposed])
 @pytest.mark.parametrize("size", [64, 1024])
-def test_mistakes_in_float8_are_beyond_its_tolerance(mistake: Callable[[Any], Any], size: int) -> None:
+def test_mistakes_in_float8_exceed_the_tolerance(mistake: Callable[[Any], Any], size: int) -> None:
     work = Gemm(m=64, n=64, k=size)
     exact, (index,) = reference(work, Dtype.FLOAT8), sample_indices(work).values()
     wrong = mistake(work)[tuple(index.T)]
     assert relative_error(wrong, exact.expected["output"]) > exact.tolerance["output"]
 
 
-def test_what_is_drawn_are_float8_numbers() -> None:
+def test_inputs_are_float8_numbers() -> None:
     values = np.array([0.0, 1.0, 1.06, -1.07, 0.0009, 0.001, 300.0, 1000.0, 2**-6 * 1.0625], np.float32)
-    wanted = [0.0, 1.0, 1.0, -1.125, 0.0, 2**-9, 288.0, 448.0, 2**-6]
-    assert rounded(values, Dtype.FLOAT8).tolist() == wanted
-    drawn = Gemm(m=64, n=64, k=64).arrays(Draw(Dtype.FLOAT8))["a"]
-    np.testing.assert_array_equal(rounded(drawn, Dtype.FLOAT8), drawn)
+    expected = [0.0, 1.0, 1.0, -1.125, 0.0, 2**-9, 288.0, 448.0, 2**-6]
+    assert rounded(values, Dtype.FLOAT8).tolist() == expected
+    matrix = Gemm(m=64, n=64, k=64).arrays(Draw(Dtype.FLOAT8))["a"]
+    np.testing.assert_array_equal(rounded(matrix, Dtype.FLOAT8), matrix)
 
 
 @pytest.mark.real
-def test_they_are_the_frameworks_own() -> None:
+def test_rounding_to_float8_agrees_with_torch() -> None:
     torch = pytest.importorskip("torch")
     values = np.random.default_rng(1).standard_normal(10_000, np.float32)
     theirs = torch.from_numpy(values).to(torch.float8_e4m3fn).to(torch.float32).numpy()
@@ -116,23 +116,21 @@ def test_they_are_the_frameworks_own() -> None:
         (OnnxRuntime(), GPU, Phase.FORWARD, "it has the dtypes"),
     ],
 )
-def test_where_there_is_no_float8_the_plan_says_why(
-    backend: Backend, device: Device, phase: Phase, reason: str
-) -> None:
-    found = backend.refuses(device, Dtype.FLOAT8, backend.modes[0], phase)
-    assert reason in found
-    assert bool(found) == bool(reason)
+def test_unsupported_float8_has_a_reason(backend: Backend, device: Device, phase: Phase, reason: str) -> None:
+    refusal = backend.refuses(device, Dtype.FLOAT8, backend.modes[0], phase)
+    assert reason in refusal
+    assert bool(refusal) == bool(reason)
 
 
 @pytest.mark.real
-def test_torch_asks_for_sizes_that_cublaslt_takes() -> None:
+def test_torch_needs_sizes_that_cublaslt_accepts() -> None:
     pytest.importorskip("torch")
     work = Gemm(m=7, n=24, k=32)
     with pytest.raises(Unsupported, match=r"multiples of 16 .*24 and 32"):
         work.build_torch(CpuSession("cpu", Dtype.FLOAT8, "eager"), work.arrays(Draw(Dtype.FLOAT8)))
 
 
-def test_only_products_have_a_form_in_float8() -> None:
+def test_only_products_support_float8() -> None:
     assert not Gemm().refuses(Dtype.FLOAT8)
     assert not Linear().refuses(Dtype.FLOAT8)
     assert Relu().refuses(Dtype.FLOAT8)
@@ -140,7 +138,7 @@ def test_only_products_have_a_form_in_float8() -> None:
         assert tiny(name).refuses(Dtype.FLOAT8)
 
 
-def test_a_product_in_float8_counts_a_byte_an_element() -> None:
+def test_a_float8_product_counts_one_byte_per_element() -> None:
     work = replace(Gemm(), m=8, n=8, k=8)
     assert work.cost(Dtype.FLOAT8).bytes == 3 * 64
     assert Dtype("fp8") is Dtype.FLOAT8

@@ -1,4 +1,4 @@
-"""What runs in a forked process is as it would be in a fresh one."""
+"""A forked process is like a fresh process."""
 
 import json
 import os
@@ -23,15 +23,15 @@ print(json.dumps({
 print("an error", file=sys.stderr)
 sys.exit(*map(eval, sys.argv[1:]))
 """
-# Starts a worker with what it was given, and tells what the worker is like, once it has greeted.
+# Starts a worker, waits for its greeting and prints its state.
 STARTING = """
 import json, os, signal, socket, subprocess, sys
 from pathlib import Path
 ours, theirs = socket.socketpair()
 theirs_number = theirs.fileno()
-Path("held").touch()
-held = open("held")
-os.set_inheritable(held.fileno(), True)
+Path("inherited").touch()
+file = open("inherited")
+os.set_inheritable(file.fileno(), True)
 print("not written yet", end=" ")
 process = subprocess.Popen(
     [sys.executable, "-P", "-m", "benchbench.worker", "fake", str(theirs_number), str(os.getpid())],
@@ -40,19 +40,20 @@ process = subprocess.Popen(
 )
 theirs.close()
 greeting = json.loads(ours.makefile().readline())
-own = Path("/proc") / str(process.pid)
-# Of the process that greeted: that of its parent changes while it waits for signals (sigwait).
-serving = Path("/proc") / (own / "task" / own.name / "children").read_text().strip()
+parent = Path("/proc") / str(process.pid)
+# The process that greeted: the signals of its parent change while it waits for signals (sigwait).
+serving = Path("/proc") / (parent / "task" / parent.name / "children").read_text().strip()
 status = dict(line.split(":\t") for line in (serving / "status").read_text().splitlines())
-told = {
-    "cwd": Path(os.readlink(own / "cwd")).name, "session": os.getsid(process.pid) == process.pid,
-    "greeting": greeting, "held": str(Path("held").resolve()) in map(os.readlink, (own / "fd").iterdir()),
+open_files = map(os.readlink, (parent / "fd").iterdir())
+facts = {
+    "cwd": Path(os.readlink(parent / "cwd")).name, "session": os.getsid(process.pid) == process.pid,
+    "greeting": greeting, "inherited": str(Path("inherited").resolve()) in open_files,
     "signals": [status[name] for name in ("SigBlk", "SigIgn")],
 }
 ours.close()
-told["output"] = process.communicate()[0].decode()
-print(json.dumps(told | {"code": process.returncode}))
-print((own / "cmdline").exists())
+facts["output"] = process.communicate()[0].decode()
+print(json.dumps(facts | {"code": process.returncode}))
+print((parent / "cmdline").exists())
 """
 
 
@@ -71,18 +72,18 @@ def folder(tmp_path: Path) -> Path:
 def test_a_forked_command_has_what_a_fresh_one_has(folder: Path, ending: tuple[str, ...]) -> None:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder / "own"), *sys.path]), "OWN": "1"}
     command = [sys.executable, "-m", "reporting", *ending]
-    # Where this process ignores SIGINT, as in the background of a script, so would a fresh one.
+    # This process may ignore SIGINT, as in the background of a script.
     fresh = subprocess.run(
         ["env", "--default-signal=INT", *command], cwd=folder, env=env, capture_output=True, text=True
     )
     forked = fork_server().run("reporting", *ending, cwd=folder, env=env, timeout_s=60)
     assert (forked.returncode, forked.stderr) == (fresh.returncode, fresh.stderr)
-    told, *ends = forked.stdout.splitlines()
+    facts, *ends = forked.stdout.splitlines()
     assert ends == ["thread", "at exit"] == fresh.stdout.splitlines()[1:]
-    assert json.loads(told) == json.loads(fresh.stdout.splitlines()[0])
+    assert json.loads(facts) == json.loads(fresh.stdout.splitlines()[0])
 
 
-def test_a_worker_that_a_forked_command_starts_is_as_a_fresh_one(folder: Path) -> None:
+def test_a_worker_of_a_forked_command_is_like_a_fresh_one(folder: Path) -> None:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = ["env", "--default-signal=INT", sys.executable, "-m", "starting"]
     fresh = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=True)
@@ -101,7 +102,7 @@ def test_only_workers_without_a_framework_are_forked() -> None:
 
 
 @pytest.mark.real
-def test_a_forked_command_that_fails_is_killed_or_lasts_says_so(folder: Path) -> None:
+def test_failures_kills_and_timeouts_of_a_forked_command_have_exit_codes(folder: Path) -> None:
     def run(module: str, timeout_s: int = 60) -> subprocess.CompletedProcess[str]:
         return fork_server().run(module, cwd=folder, env=dict(os.environ), timeout_s=timeout_s)
 
@@ -111,7 +112,7 @@ def test_a_forked_command_that_fails_is_killed_or_lasts_says_so(folder: Path) ->
     assert run("lasting", timeout_s=1).returncode == -14
 
 
-def test_variables_that_are_read_at_start_need_a_fresh_process() -> None:
+def test_variables_read_at_start_need_a_fresh_process() -> None:
     assert can_stand_for_fresh({"ACCELBENCH_CACHE": "x", "PYTHONPATH": "y"})
     assert not can_stand_for_fresh({"PYTHONWARNINGS": "error"})
     assert not can_stand_for_fresh({"LC_ALL": "C"})

@@ -1,4 +1,4 @@
-"""Numbers and text as people read them."""
+"""Formatting of numbers and text."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from benchbench import format as fmt
 
-# Within the prefixes: below a picosecond or above a peta-anything digits are lost or zeros appear.
+# Within the prefixes: outside them digits are lost or zeros appear.
 positive = st.floats(min_value=1e-12, max_value=1e18)
 POWERS = {prefix: 10.0**power for power, prefix in fmt.PREFIXES.items()}
 STEPS = {unit: 1024.0**step for step, unit in enumerate(fmt.BINARY)}
@@ -51,23 +51,23 @@ forms = pytest.mark.parametrize(
 
 @forms
 @given(value=positive)
-def test_what_is_shown_is_within_half_a_percent(
+def test_formatted_values_are_accurate_to_half_a_percent(
     write: Callable[[float], str], read: Callable[[str], float], value: float
 ) -> None:
     assert read(write(value)) == pytest.approx(value, rel=0.0050001)
 
 
 @forms
-@given(one=positive, other=positive)
+@given(first=positive, second=positive)
 def test_a_larger_value_never_reads_as_smaller(
-    write: Callable[[float], str], read: Callable[[str], float], one: float, other: float
+    write: Callable[[float], str], read: Callable[[str], float], first: float, second: float
 ) -> None:
-    low, high = sorted((one, other))
+    low, high = sorted((first, second))
     assert read(write(low)) <= read(write(high)) * (1 + 1e-12)
 
 
 @pytest.mark.parametrize(
-    ("shown", "expected"),
+    ("text", "expected"),
     [
         (fmt.seconds(0.0012), "1.20 ms"),
         (fmt.seconds(0.0009996), "1.00 ms"),
@@ -91,8 +91,8 @@ def test_a_larger_value_never_reads_as_smaller(
         (fmt.count_of(0, "process"), "0 processes"),
     ],
 )
-def test_three_digits_and_a_unit(shown: str, expected: str) -> None:
-    assert shown == expected
+def test_values_have_three_digits_and_a_unit(text: str, expected: str) -> None:
+    assert text == expected
 
 
 @pytest.mark.parametrize(
@@ -115,21 +115,21 @@ def test_three_digits_and_a_unit(shown: str, expected: str) -> None:
         ("## heading", "## heading"),
     ],
 )
-def test_x4_x5_what_acts_becomes_visible(text: str, expected: str) -> None:
+def test_x4_x5_control_sequences_become_visible(text: str, expected: str) -> None:
     assert fmt.visible(text) == expected
 
 
 @given(st.text())
 def test_visible_text_is_one_line_of_printable_characters(text: str) -> None:
-    shown = fmt.visible(text)
-    assert fmt.visible(shown) == shown
-    assert len(shown.splitlines()) <= 1
-    assert not fmt.COMMAND.search(shown)
-    shown.encode()  # no lone surrogates
+    escaped = fmt.visible(text)
+    assert fmt.visible(escaped) == escaped
+    assert len(escaped.splitlines()) <= 1
+    assert not fmt.COMMAND.search(escaped)
+    escaped.encode()  # no lone surrogates
 
 
 @pytest.mark.parametrize(
-    ("value", "unit", "wanted"),
+    ("value", "unit", "expected"),
     [
         (0.0012, "s", "1.20 ms"),
         (2048.0, "B", "2.00 KiB"),
@@ -139,12 +139,12 @@ def test_visible_text_is_one_line_of_printable_characters(text: str) -> None:
         (31.5, "J", "31.5 J"),
     ],
 )
-def test_a_metrics_unit_chooses_its_form(value: float, unit: str, wanted: str) -> None:
-    assert fmt.quantity(value, unit) == wanted
+def test_the_unit_of_a_metric_chooses_the_format(value: float, unit: str, expected: str) -> None:
+    assert fmt.quantity(value, unit) == expected
 
 
 @pytest.mark.parametrize(
-    ("value", "shown"),
+    ("value", "text"),
     [
         (0.0, "±<0.1 %"),
         (0.0034, "±0.3 %"),
@@ -156,13 +156,13 @@ def test_a_metrics_unit_chooses_its_form(value: float, unit: str, wanted: str) -
         (11.0, "±>1000 %"),
     ],
 )
-def test_half_an_interval_has_one_or_two_digits(value: float, shown: str) -> None:
-    assert fmt.quantity(value, "±") == shown
+def test_half_an_interval_has_one_or_two_digits(value: float, text: str) -> None:
+    assert fmt.quantity(value, "±") == text
 
 
 @given(st.floats(0, 1), st.integers(4, 40))
-def test_a_bar_is_as_long_as_its_share_and_never_empty(share: float, length: int) -> None:
-    drawn = fmt.bar(share, length)
-    eighths = 8 * drawn.count("█") + sum(" ▏▎▍▌▋▊▉".index(mark) for mark in drawn if mark != "█")
-    assert 1 <= len(drawn) <= length
+def test_a_bar_is_proportional_and_never_empty(share: float, length: int) -> None:
+    text = fmt.bar(share, length)
+    eighths = 8 * text.count("█") + sum(" ▏▎▍▌▋▊▉".index(mark) for mark in text if mark != "█")
+    assert 1 <= len(text) <= length
     assert abs(eighths - 8 * length * share) <= max(1 - 8 * length * share, 0.5)

@@ -1,4 +1,4 @@
-"""A user's function: sent to processes of its own, waited for, measured, compared."""
+"""User functions: transfer to worker processes, measurement and comparison."""
 
 import functools
 import math
@@ -40,12 +40,12 @@ def slow():
 def make():
     return 3e-3, "unused"
 
-def given(seconds, other):
-    assert other == "unused"
+def with_arguments(seconds, unused):
+    assert unused == "unused"
     fake.sleep(seconds)
 
 def named():
-    return {"other": "unused", "seconds": 4e-3}
+    return {"unused": "unused", "seconds": 4e-3}
 
 def broken():
     raise ZeroDivisionError("nothing to divide by")
@@ -76,7 +76,7 @@ def latency_s(run: Run) -> float | None:
 
 
 class Napping:
-    """An instance that a method must not lose."""
+    """A class whose methods need their instance."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -88,33 +88,33 @@ class Napping:
         self.nap()
 
 
-def sent(function: Callable[..., Any], *arguments: Any, **more: Any) -> tuple[Call, Callable[[], Any]]:
-    """How it is found, and what this process finds there."""
+def transferred(function: Callable[..., Any], *arguments: Any, **more: Any) -> tuple[Call, Callable[[], Any]]:
+    """The stored call of a function, and the function that a worker would load."""
     call = call_of(function, arguments, **more)
-    return call, found_from(call)
+    return call, loaded_function(call)
 
 
-def found_from(call: Call) -> Callable[[], Any]:
+def loaded_function(call: Call) -> Callable[[], Any]:
     import tempfile
 
     path = list(sys.path)
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as folder:
         for name, content in call.files.items():
-            Path(place, name).write_bytes(content)
+            Path(folder, name).write_bytes(content)
         try:
-            return bind_function(message_of_call(call), Path(place))
+            return bind_function(message_of_call(call), Path(folder))
         finally:
             sys.path[:] = path
 
 
-def here() -> str:
+def in_module() -> str:
     return "by its name"
 
 
 def test_a_function_of_a_module_is_sent_by_name(folder: Path) -> None:
-    for function, name in ((math.sin, "math:sin"), (here, f"{__name__}:here")):
-        call, found = sent(function)
-        assert found is function
+    for function, name in ((math.sin, "math:sin"), (in_module, f"{__name__}:in_module")):
+        call, function_found = transferred(function)
+        assert function_found is function
         assert call.function.name == name
         assert not call.files
 
@@ -124,32 +124,32 @@ def test_a_function_of_a_module_is_sent_by_name(folder: Path) -> None:
     [
         (lambda: 7, "<lambda>"),
         (functools.partial(max, 7, 3), "builtins:max (partial)"),
-        (functools.partial(here), f"{__name__}:here (partial)"),
+        (functools.partial(in_module), f"{__name__}:in_module (partial)"),
     ],
 )
 def test_a_function_without_a_name_is_sent_by_value(
     folder: Path, function: Callable[[], Any], name: str
 ) -> None:
-    call, found = sent(function)
-    assert found() == function()
+    call, received = transferred(function)
+    assert received() == function()
     assert call.function.name.endswith(name)
     assert call.files
 
 
 def test_a_bound_method_keeps_its_instance(folder: Path) -> None:
     for value in (Napping(0.25).nap, Napping(0.25)):
-        call, found = sent(value)
+        call, received = transferred(value)
         assert call.function.pickled
-        own: Any = getattr(found, "__self__", found)
-        assert own.seconds == 0.25
+        instance: Any = getattr(received, "__self__", received)
+        assert instance.seconds == 0.25
 
 
-def test_arguments_come_first_and_then_what_setup_returns(folder: Path) -> None:
-    assert sent(lambda *given: given, 1, 2)[1]() == (1, 2)
-    assert sent(lambda *given: given, 1, setup=lambda: 2)[1]() == (1, 2)
-    assert sent(lambda *given: given, 1, setup=lambda: (2, 3))[1]() == (1, 2, 3)
-    assert sent(lambda one, two: (one, two), 1, setup=lambda: {"two": 2})[1]() == (1, 2)
-    assert sent(lambda *given: given, setup=lambda: None)[1]() == ()
+def test_arguments_precede_the_results_of_setup(folder: Path) -> None:
+    assert transferred(lambda *arguments: arguments, 1, 2)[1]() == (1, 2)
+    assert transferred(lambda *arguments: arguments, 1, setup=lambda: 2)[1]() == (1, 2)
+    assert transferred(lambda *arguments: arguments, 1, setup=lambda: (2, 3))[1]() == (1, 2, 3)
+    assert transferred(lambda first, second: (first, second), 1, setup=lambda: {"second": 2})[1]() == (1, 2)
+    assert transferred(lambda *arguments: arguments, setup=lambda: None)[1]() == ()
 
 
 def with_generator() -> Callable[[], Any]:
@@ -185,7 +185,7 @@ def on_a_gpu() -> Callable[[], Any]:
 
 
 @pytest.mark.parametrize(
-    ("make", "culprit", "said"),
+    ("make", "culprit", "message"),
     [
         (with_generator, "numbers", "generator"),
         (with_lock, "guard", "lock"),
@@ -195,19 +195,19 @@ def on_a_gpu() -> Callable[[], Any]:
         (on_a_gpu, "weights", "CUDA"),
     ],
 )
-def test_the_error_names_the_variable_that_cannot_be_sent(make: Any, culprit: str, said: str) -> None:
+def test_the_error_names_the_variable_that_cannot_be_sent(make: Any, culprit: str, message: str) -> None:
     with pytest.raises(UsageError, match=f"'{culprit}' in ") as refused:
         call_of(make(), max_bytes=4000)
-    assert said in str(refused.value)
+    assert message in str(refused.value)
     assert "setup=make" in refused.value.hint
 
 
-def test_an_argument_that_cannot_be_sent_is_counted() -> None:
+def test_an_argument_that_cannot_be_sent_is_named() -> None:
     with pytest.raises(UsageError, match="'argument 2' in the arguments"):
         call_of(max, (1, threading.Lock()))
 
 
-def test_without_cloudpickle_only_a_function_with_a_name_can_be_measured(
+def test_without_cloudpickle_only_named_functions_can_be_measured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "cloudpickle", None)
@@ -218,18 +218,16 @@ def test_without_cloudpickle_only_a_function_with_a_name_can_be_measured(
         assert "cloudpickle" in refused.value.hint
 
 
-def test_arguments_that_plain_pickle_takes_need_no_cloudpickle(
-    monkeypatch: pytest.MonkeyPatch, folder: Path
-) -> None:
+def test_picklable_arguments_need_no_cloudpickle(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.setitem(sys.modules, "cloudpickle", None)
-    assert sent(math.pow, 2.0, 3.0)[1]() == 8.0
-    assert sent(Napping(0.25).__getattribute__, "seconds")[1]() == 0.25
+    assert transferred(math.pow, 2.0, 3.0)[1]() == 8.0
+    assert transferred(Napping(0.25).__getattribute__, "seconds")[1]() == 0.25
     with pytest.raises(UsageError):
         call_of(max, (threading.Lock(), 1))
 
 
 @pytest.mark.parametrize("text", ["bench.py", "bench", "nosuch.py:f", ":f", "bench.py:"])
-def test_a_text_that_names_no_function_is_refused(folder: Path, text: str) -> None:
+def test_an_invalid_name_of_a_function_is_refused(folder: Path, text: str) -> None:
     with pytest.raises(UsageError) as refused:
         call_named(text)
     assert "file.py:function" in refused.value.hint
@@ -253,12 +251,12 @@ def of_module(name: str) -> Any:
 
 
 def on_device(kind: int) -> Any:
-    """An array of an unknown framework on a device of this type of DLPack's."""
+    """An array of an unknown framework on a DLPack device of this type."""
     return type("Array", (), {"__dlpack_device__": lambda array: (kind, 0)})()
 
 
 class Slotted:
-    """An object that keeps an array in a slot."""
+    """An object with an array in a slot."""
 
     __slots__ = ("array",)
 
@@ -284,7 +282,7 @@ CIRCLE.append(CIRCLE)
         (on_device(1), "python"),
     ],
 )
-def test_the_backend_is_chosen_by_the_arrays_of_the_result(result: Any, backend: str) -> None:
+def test_the_arrays_of_the_result_select_the_backend(result: Any, backend: str) -> None:
     assert backend_of(result) == backend
 
 
@@ -326,9 +324,9 @@ def test_the_framework_of_a_real_result_is_recognised(folder: Path, backend: str
 
 
 @pytest.mark.real
-def test_a_function_is_measured_by_the_command_line_and_its_run_is_like_any_other(folder: Path) -> None:
-    shown = accelbench("time", "bench.py:fast", *FAKE, cwd=folder).stdout
-    assert "bench.py:fast" in shown
+def test_the_command_line_measures_a_function(folder: Path) -> None:
+    output = accelbench("time", "bench.py:fast", *FAKE, cwd=folder).stdout
+    assert "bench.py:fast" in output
     (row,) = rows(folder)
     assert row["latency_s"] == pytest.approx(1e-3, rel=0.02)
     assert row["item"] == "call"
@@ -356,7 +354,7 @@ def others():
 
 
 @pytest.mark.real
-def test_variables_that_a_function_reads_and_does_not_get_are_named_and_passed_on_by_name(
+def test_variables_read_by_a_function_are_reported_and_passed_on_by_name(
     folder: Path,
 ) -> None:
     (folder / "reading.py").write_text(READING)
@@ -366,35 +364,35 @@ def test_variables_that_a_function_reads_and_does_not_get_are_named_and_passed_o
         "BENCH_KEY": "y",
         "OMP_NUM_THREADS": "7",
     }
-    told = accelbench("time", "reading.py:paced", *FAKE, cwd=folder, **shell).stderr
-    (line,) = (line for line in told.splitlines() if "BENCH_" in line)
+    errors = accelbench("time", "reading.py:paced", *FAKE, cwd=folder, **shell).stderr
+    (line,) = (line for line in errors.splitlines() if "BENCH_" in line)
     assert "--env BENCH_MODE --env BENCH_PACE" in line
     assert "BENCH_KEY" not in line
     assert "BENCH_UNSET" not in line
     assert rows(folder)[0]["latency_s"] == pytest.approx(1e-3, rel=0.02)
     passed = ("--env", "BENCH_PACE", "--env", "BENCH_MODE")
-    told = accelbench("time", "reading.py:paced", *FAKE, *passed, cwd=folder, **shell).stderr
-    assert "BENCH_MODE" not in told
+    errors = accelbench("time", "reading.py:paced", *FAKE, *passed, cwd=folder, **shell).stderr
+    assert "BENCH_MODE" not in errors
     assert rows(folder)[0]["latency_s"] == pytest.approx(2e-3, rel=0.02)
 
 
 @pytest.mark.parametrize("name", ["BENCH_UNSET", "OMP_NUM_THREADS", "A=b"])
 def test_a_variable_that_cannot_be_passed_on_is_refused(folder: Path, name: str) -> None:
-    done = accelbench("time", "bench.py:fast", *FAKE, "--env", name, cwd=folder, code=2)
-    assert name in done.stderr
-    assert "hint: " in done.stderr
+    process = accelbench("time", "bench.py:fast", *FAKE, "--env", name, cwd=folder, code=2)
+    assert name in process.stderr
+    assert "hint: " in process.stderr
 
 
 @pytest.mark.real
 @pytest.mark.parametrize(
     ("arguments", "seconds"),
     [
-        (("bench.py:given", "-s", "make"), 3e-3),
-        (("bench.py:given", "-s", "bench.py:named"), 4e-3),
+        (("bench.py:with_arguments", "-s", "make"), 3e-3),
+        (("bench.py:with_arguments", "-s", "bench.py:named"), 4e-3),
         (("bench.py:coroutine",), 5e-3),
     ],
 )
-def test_setup_gives_arguments_and_coroutines_are_awaited(
+def test_setup_provides_arguments_and_coroutines_are_awaited(
     folder: Path, arguments: tuple[str, ...], seconds: float
 ) -> None:
     accelbench("time", *arguments, *FAKE, cwd=folder)
@@ -403,7 +401,7 @@ def test_setup_gives_arguments_and_coroutines_are_awaited(
 
 @pytest.mark.real
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("bench.py:fst",), "Did you mean 'fast'?"),
         (("bench.py:loops",), "is not a function but a set"),
@@ -415,9 +413,9 @@ def test_setup_gives_arguments_and_coroutines_are_awaited(
     ],
 )
 def test_an_unmeasurable_function_is_an_error_and_nothing_is_stored(
-    folder: Path, arguments: tuple[str, ...], said: str
+    folder: Path, arguments: tuple[str, ...], message: str
 ) -> None:
-    assert said in accelbench("time", *arguments, cwd=folder, code=2).stderr
+    assert message in accelbench("time", *arguments, cwd=folder, code=2).stderr
     assert not (folder / "results").exists()
 
 
@@ -429,7 +427,7 @@ def test_a_function_that_raises_is_a_record_with_its_status(folder: Path) -> Non
 
 
 class Reason(BaseException):
-    """What a user's program may raise."""
+    """An exception of a user's program."""
 
 
 @pytest.mark.real
@@ -446,24 +444,24 @@ def test_any_exception_of_a_function_is_the_message_of_its_record(folder: Path, 
 
 
 @pytest.mark.real
-def test_two_functions_are_measured_interleaved_and_end_with_a_verdict(folder: Path) -> None:
-    shown = accelbench("time", "bench.py:fast", "bench.py:slow", "-b", "fake", cwd=folder).stdout
-    assert "interleaved: each round has a process of each side" in shown
-    assert "bench.py:fast@fake:cpu → bench.py:slow@fake:cpu" in shown
-    assert "1 slower" in shown
-    found = benchbench.measure_ab("bench.py:slow", "bench.py:slow", backend="fake")
-    assert [each.verdict for each in found.verdicts] == [Verdict.SAME]
+def test_two_functions_are_interleaved_and_compared(folder: Path) -> None:
+    output = accelbench("time", "bench.py:fast", "bench.py:slow", "-b", "fake", cwd=folder).stdout
+    assert "interleaved: each round has a process of each side" in output
+    assert "bench.py:fast@fake:cpu → bench.py:slow@fake:cpu" in output
+    assert "1 slower" in output
+    comparison = benchbench.measure_ab("bench.py:slow", "bench.py:slow", backend="fake")
+    assert [verdict.verdict for verdict in comparison.verdicts] == [Verdict.SAME]
 
 
 @pytest.mark.real
 def test_a_stored_function_is_never_called(folder: Path) -> None:
     accelbench("time", "bench.py:fast", *FAKE, cwd=folder)
     (folder / "bench.py").write_text("open('called', 'w')\ndef fast(): pass\n")
-    other = folder / "other"
-    other.mkdir()
+    other_folder = folder / "other"
+    other_folder.mkdir()
     for arguments in (["report"], ["list", "runs"], ["validate"]):
         accelbench(*arguments, cwd=folder)
-    accelbench("merge", str(folder / "results"), cwd=other)
+    accelbench("merge", str(folder / "results"), cwd=other_folder)
     (ended,) = (folder / "results").rglob("end.json")
     ended.unlink()
     refused = accelbench("run", "--resume", "latest", cwd=folder, code=2).stderr
@@ -472,19 +470,21 @@ def test_a_stored_function_is_never_called(folder: Path) -> None:
 
 
 @pytest.mark.real
-def test_a_check_decides_on_a_run_of_functions_and_measures_none_of_them(folder: Path) -> None:
+def test_a_check_judges_stored_functions_without_calling_them(folder: Path) -> None:
     accelbench("time", "bench.py:fast", "-b", "fake", cwd=folder)
     accelbench("baseline", "set", "main", "--accept", cwd=folder)
     refused = accelbench("check", "--baseline", "main", cwd=folder, code=2).stderr
     assert "has functions of yours" in refused
     itself = accelbench("check", "latest", "--baseline", "main", cwd=folder, code=11).stderr
     assert "check latest --baseline main" in itself
-    text = (folder / "bench.py").read_text().replace("1e-3", "2.0e-3")  # another size, or its bytecode stays
+    text = (
+        (folder / "bench.py").read_text().replace("1e-3", "2.0e-3")
+    )  # of another length, to invalidate the bytecode
     (folder / "bench.py").write_text(text)
     accelbench("time", "bench.py:fast", "-b", "fake", cwd=folder)
-    shown = accelbench("check", "latest", "--baseline", "main", cwd=folder, code=12)
-    assert "a stored run has no functions" in shown.stdout + shown.stderr
-    assert "suite" not in shown.stderr
+    process = accelbench("check", "latest", "--baseline", "main", cwd=folder, code=12)
+    assert "a stored run has no functions" in process.stdout + process.stderr
+    assert "suite" not in process.stderr
 
 
 SCRIPT = """
@@ -500,14 +500,14 @@ def nap():
 
 @pytest.mark.real
 @pytest.mark.parametrize(
-    ("guard", "said"), [("if __name__ == '__main__':\n    ", "1"), ("", "if __name__ == '__main__':")]
+    ("guard", "text"), [("if __name__ == '__main__':\n    ", "1"), ("", "if __name__ == '__main__':")]
 )
-def test_a_scripts_own_function_is_found_in_its_file(folder: Path, guard: str, said: str) -> None:
+def test_a_function_of_a_script_is_found_in_its_file(folder: Path, guard: str, text: str) -> None:
     (folder / "script.py").write_text(SCRIPT.format(guard=guard))
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "script.py"], cwd=folder, env=environment(), capture_output=True, text=True
     )
-    assert (done.returncode == 0) == bool(guard)
-    assert said in done.stdout + done.stderr
+    assert (process.returncode == 0) == bool(guard)
+    assert text in process.stdout + process.stderr
     if guard:
         assert rows(folder)[0]["case"] == "script.py:nap@fake:cpu"

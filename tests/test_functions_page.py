@@ -1,4 +1,4 @@
-"""docs/functions.md, typed word for word."""
+"""The commands and programs of docs/functions.md."""
 
 import re
 import shlex
@@ -28,13 +28,13 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def shown(folder: Path, command: list[str], *more: str) -> str:
+def output_of(folder: Path, command: list[str], *more: str) -> str:
     return accelbench(*command, *more, cwd=folder).stdout
 
 
 @pytest.mark.real
 def test_a_function_is_measured(folder: Path) -> None:
-    assert "bench.py:exact" in shown(folder, ONE, "--rounds", "1")
+    assert "bench.py:exact" in output_of(folder, ONE, "--rounds", "1")
     (row,) = rows(folder)
     assert row["case"] == "bench.py:exact@python:cpu"
     assert row["latency_s"] > 0
@@ -42,24 +42,24 @@ def test_a_function_is_measured(folder: Path) -> None:
 
 @pytest.mark.real
 def test_two_functions_are_compared(folder: Path) -> None:
-    said = shown(folder, BOTH, "--rounds", "3")
-    assert "interleaved" in said
-    assert "bench.py:loop@python:cpu → bench.py:exact@python:cpu" in said
+    output = output_of(folder, BOTH, "--rounds", "3")
+    assert "interleaved" in output
+    assert "bench.py:loop@python:cpu → bench.py:exact@python:cpu" in output
 
 
 @pytest.mark.real
 def test_a_modules_function_is_tagged(folder: Path) -> None:
     shortened = ["1" if word == "5" else word for word in MODULE]
     assert shortened != MODULE
-    shown(folder, shortened)
+    output_of(folder, shortened)
     assert "branch=main" in accelbench("list", "runs", cwd=folder).stdout
 
 
 @pytest.mark.real
 def test_the_script_ends_with_a_verdict(folder: Path) -> None:
     (folder / "script.py").write_text(SCRIPT)
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "script.py"], cwd=folder, env=environment(), capture_output=True, text=True
     )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() in {each.value for each in Verdict}
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.strip() in {verdict.value for verdict in Verdict}

@@ -1,4 +1,4 @@
-"""JAX's attention on a GPU: which is called, that the row says so, and what the lowered program contains."""
+"""JAX's attention on a GPU: the kernel in the lowered program, and its note."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -17,62 +17,54 @@ pytestmark = pytest.mark.real
 FORWARD, BACKWARD = "__cudnn$fmhaSoftmax(", "__cudnn$fmhaSoftmaxBackward("
 # Network → attention layers of its tiny size.
 LAYERS = {
-    "gpt2_prefill": 2,
-    "gpt2_train": 2,
-    "llama_prefill": 2,
-    "llama_train": 2,
-    "transformer_infer": 2,
-    "transformer_train": 2,
-    "bert_base_infer": 1,
-    "bert_base_train": 1,
-    "encoder_decoder_infer": 3,
-    "encoder_decoder_train": 3,
-    "speech_encoder_infer": 1,
-    "speech_encoder_train": 1,
+    **dict.fromkeys(("gpt2_prefill", "gpt2_train", "llama_prefill", "llama_train"), 2),
+    **dict.fromkeys(("transformer_infer", "transformer_train"), 2),
+    **dict.fromkeys(("encoder_decoder_infer", "encoder_decoder_train"), 3),
+    **{f"{name}_{phase}": 1 for name in ("bert_base", "speech_encoder") for phase in ("infer", "train")},
 }
 
 
 class Gpu:
-    """What JAX is told of a GPU that is not there."""
+    """A fake GPU for JAX."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capability: str) -> None:
         self._jax: Any = pytest.importorskip("jax")
         fused: Any = pytest.importorskip("jax._src.cudnn.fused_attention_stablehlo")
         self._cpu = self._jax.devices("cpu")[0]
-        device, asked = SimpleNamespace(platform="gpu", compute_capability=capability), float(capability)
+        device, version = SimpleNamespace(platform="gpu", compute_capability=capability), float(capability)
         monkeypatch.setattr(self._jax, "devices", lambda *_: [device])
         monkeypatch.setattr(self._jax, "default_backend", lambda: "gpu")
-        monkeypatch.setattr(fused, "check_compute_capability", lambda least: asked >= float(least))
-        monkeypatch.setattr(fused, "is_cuda_compute_capability_equal", lambda other: asked == float(other))
+        monkeypatch.setattr(fused, "check_compute_capability", lambda least: version >= float(least))
+        monkeypatch.setattr(
+            fused, "is_cuda_compute_capability_equal", lambda required: version == float(required)
+        )
         monkeypatch.setattr(fused, "check_cudnn_version", lambda: 91500)
 
     def lowered(self, work: Workload, dtype: Dtype) -> tuple[str, list[str]]:
-        """The program for CUDA, and what the row says of its attention."""
+        """The program for CUDA, and its notes about attention."""
         program = work.build_jax(JaxSession(self._cpu, dtype), work.arrays(Draw(dtype)))  # type: ignore[attr-defined]
         traced = self._jax.jit(program.step).trace(*program.state, *program.inputs)
         text = traced.lower(lowering_platforms=("cuda",)).as_text()
-        return text, [each.text for each in program.notes if each.kind == "attention"]
+        return text, [note.text for note in program.notes if note.kind == "attention"]
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_every_attention_of_a_network_in_16_bits_is_cudnn_s(
-    monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_attention_of_networks_in_16_bits_uses_cudnn(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     is_trained = name.endswith("_train")
     dtype = Dtype.AMP_BF16 if is_trained else Dtype.BFLOAT16
-    text, told = Gpu(monkeypatch, "8.0").lowered(tiny(name), dtype)
+    text, notes = Gpu(monkeypatch, "8.0").lowered(tiny(name), dtype)
     assert text.count(FORWARD) == LAYERS[name]
     assert text.count(BACKWARD) == LAYERS[name] * is_trained
-    assert told == ["attention is cuDNN's fused kernel"]
+    assert notes == ["attention is cuDNN's fused kernel"]
 
 
 @pytest.mark.parametrize("name", ["gpt2_train", "llama_prefill", "bert_base_infer"])
-def test_a_network_in_float32_has_xla_s_attention_and_says_so(
+def test_attention_of_networks_in_float32_uses_xla_with_a_note(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    text, (told,) = Gpu(monkeypatch, "9.0").lowered(tiny(name), Dtype.FLOAT32)
+    text, (text_of_note,) = Gpu(monkeypatch, "9.0").lowered(tiny(name), Dtype.FLOAT32)
     assert FORWARD not in text
-    assert "in 16 bits, not in float32" in told
+    assert "in 16 bits, not in float32" in text_of_note
 
 
 @pytest.mark.parametrize(
@@ -90,18 +82,18 @@ def test_a_network_in_float32_has_xla_s_attention_and_says_so(
         (AttentionDecode(), Dtype.BFLOAT16, "9.0", ""),
     ],
 )
-def test_the_operation_is_cudnn_s_where_it_can_be_and_says_why_it_is_not(
+def test_attention_uses_cudnn_or_has_a_note_with_the_reason(
     monkeypatch: pytest.MonkeyPatch, work: Attention, dtype: Dtype, capability: str, reason: str
 ) -> None:
     small = replace(work, batch=1, heads=2, kv_heads=2, length=min(work.length, 64))
-    text, (told,) = Gpu(monkeypatch, capability).lowered(small, dtype)
+    text, (text_of_note,) = Gpu(monkeypatch, capability).lowered(small, dtype)
     assert (FORWARD in text) == (not reason)
-    assert reason in told
-    assert ("cuDNN's fused kernel" in told) == (not reason)
+    assert reason in text_of_note
+    assert ("cuDNN's fused kernel" in text_of_note) == (not reason)
 
 
-def test_no_condition_is_looser_than_jax_s_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where ours says fused, JAX must not raise; it raises where ours says why not, odd lengths apart."""
+def test_conditions_for_cudnn_agree_with_jax(monkeypatch: pytest.MonkeyPatch) -> None:
+    """JAX raises if its own conditions are not met."""
     for capability in ("7.5", "8.0", "8.9", "9.0", "10.0"):
         with monkeypatch.context() as patched:
             gpu = Gpu(patched, capability)
@@ -111,7 +103,7 @@ def test_no_condition_is_looser_than_jax_s_own(monkeypatch: pytest.MonkeyPatch) 
                 assert (FORWARD in text) == (not unfused(Dtype.BFLOAT16, dim, (8, 8)))
 
 
-def test_nothing_is_said_on_a_cpu() -> None:
+def test_a_cpu_has_no_note_on_attention() -> None:
     jax = pytest.importorskip("jax")
     work: Any = tiny("gpt2_train")
     program = work.build_jax(

@@ -1,4 +1,4 @@
-"""Every reader, given what is nearly right: it reads, or says what is wrong; nothing else ever comes out."""
+"""Fuzzing of every reader: it reads nearly valid content or raises an expected error."""
 
 import json
 import tempfile
@@ -14,62 +14,44 @@ from benchbench.errors import AccelbenchError
 from tests.readers import READERS
 from tests.test_architecture import ROOT
 
-KEPT = ROOT / "tests/data/fuzzing"  # what once ended otherwise, a folder per reader
+FOUND = ROOT / "tests/data/fuzzing"  # content that once caused other errors, a folder per reader
 JSONS = [name for name in READERS if name not in ("suite", "config", "fleet")]
 HOSTILE: list[Any] = [
-    *(
-        None,
-        True,
-        -1,
-        0,
-        1,
-        2**63,
-        10**29,
-        -0.0,
-        1e308,
-        5e-324,
-        1e29,
-        "",
-        "x",
-        "nan",
-        "\x1b[31m",
-        "../x",
-        [],
-        {},
-    ),
+    *(None, True, -1, 0, 1, 2**63, 10**29, -0.0, 1e308, 5e-324, 1e29),
+    *("", "x", "nan", "\x1b[31m", "../x", [], {}),
     *([1e308, 1e308], [0.0], {"x": 1}, [[]], "9" * 400, "é\u202e😀", "2026-01-01"),
 ]
-EXAMPLES = 60  # of each reader in a test run: seconds; the study has as many as time allows
+EXAMPLES = 60  # for each reader; a study tries more
 
 
-def places(value: Any, here: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The way to every value in JSON values."""
+def paths_in(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The path to every value inside a JSON value."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [here, *(place for key, each in items for place in places(each, (*here, key)))]
+    return [path, *(inner for key, item in items for inner in paths_in(item, (*path, key)))]
 
 
-def changed(value: Any, place: tuple[Any, ...], new: Any) -> Any:
-    """With `new` in one place; without the place where `new` is `...`."""
-    if not place:
+def changed(value: Any, path: tuple[Any, ...], new: Any) -> Any:
+    """A copy with `new` at a path; without the value at that path if `new` is `...`."""
+    if not path:
         return None if new is ... else new
-    first, rest = place[0], place[1:]
+    first, remaining = path[0], path[1:]
     if isinstance(value, dict):
-        if not rest and new is ...:
-            return {name: each for name, each in value.items() if name != first}
-        return value | {first: changed(value[first], rest, new)}
-    inner = [] if not rest and new is ... else [changed(value[first], rest, new)]
+        if not remaining and new is ...:
+            return {name: item for name, item in value.items() if name != first}
+        return value | {first: changed(value[first], remaining, new)}
+    inner = [] if not remaining and new is ... else [changed(value[first], remaining, new)]
     return [*value[:first], *inner, *value[first + 1 :]]
 
 
 @st.composite
 def nearly_valid(draw: st.DrawFn, contents: list[bytes]) -> bytes:
-    """Valid JSON with a few values changed or gone; its checksum is left out, as old files have none."""
+    """Valid JSON without a checksum and with a few values changed or removed."""
     value = json.loads(draw(st.sampled_from(contents)))
     for name in ("crc32", "checksums"):
         value.pop(name, None)
     for _ in range(draw(st.integers(1, 3))):
-        place = draw(st.sampled_from(places(value)))
-        value = changed(value, place, draw(st.sampled_from([..., *HOSTILE]) | st.floats(0, 1e29)))
+        path = draw(st.sampled_from(paths_in(value)))
+        value = changed(value, path, draw(st.sampled_from([..., *HOSTILE]) | st.floats(0, 1e29)))
         if not isinstance(value, dict):
             break
     return json.dumps(value).encode()
@@ -81,7 +63,7 @@ def read(name: str, content: bytes) -> None:
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_what_is_valid_is_read(name: str, tmp_path: Path) -> None:
+def test_valid_content_is_read(name: str, tmp_path: Path) -> None:
     for number, content in enumerate(READERS[name][1]):
         (tmp_path / str(number)).mkdir()
         READERS[name][0](content, tmp_path / str(number))
@@ -104,13 +86,15 @@ def test_x9_bytes_changed_at_random_are_read_or_refused(name: str) -> None:
     @settings(max_examples=EXAMPLES, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
     @given(st.sampled_from(READERS[name][1]), st.integers(0), st.integers(0, 9), st.binary(max_size=9))
     @example(b"", 0, 0, b"")
-    def check(content: bytes, place: int, gone: int, new: bytes) -> None:
+    def check(content: bytes, place: int, removed: int, new: bytes) -> None:
         place %= len(content) + 1
-        read(name, content[:place] + new + content[place + gone :])
+        read(name, content[:place] + new + content[place + removed :])
 
     check()
 
 
-@pytest.mark.parametrize("path", sorted(KEPT.glob("*/*")), ids=lambda path: f"{path.parent.name}-{path.name}")
-def test_what_once_ended_otherwise_is_read_or_refused(path: Path) -> None:
+@pytest.mark.parametrize(
+    "path", sorted(FOUND.glob("*/*")), ids=lambda path: f"{path.parent.name}-{path.name}"
+)
+def test_content_that_once_caused_other_errors_is_read_or_refused(path: Path) -> None:
     read(path.parent.name, path.read_bytes())
