@@ -106,7 +106,7 @@ def check_output(
     if reference.unverified:
         return
     arrays = other_arrays(workload, case.computes_in, runner)
-    timed, others = runner.program.inputs, inputs_of(backend, session, workload, runner, arrays)
+    timed, new_inputs = runner.program.inputs, inputs_of(backend, session, workload, runner, arrays)
     check = partial(
         check_output_of,
         workload=workload,
@@ -115,12 +115,12 @@ def check_output(
         reference=reference,
         projection=projection_of(workload, arrays, session),
     )
-    overwrites = others is not timed and session.overwrites
+    overwrites = new_inputs is not timed and session.overwrites
     if overwrites:  # first: new arrays would evict an output that is cached by address
-        session.overwrite(timed, others)
+        session.overwrite(timed, new_inputs)
         check(timed)
     if not (job["warm"] and overwrites):
-        check(others)
+        check(new_inputs)
     if workload.samples_apart and [*workload.output_shapes] == [OUTPUT] and session.world.devices == 1:
         check_samples(backend, workload, case, runner, session, reference)
 
@@ -134,7 +134,7 @@ class Projection:
 
 
 def check_output_of(
-    others: tuple[Any, ...],
+    inputs: tuple[Any, ...],
     *,
     workload: Operation,
     runner: Runner,
@@ -143,7 +143,7 @@ def check_output_of(
     projection: Projection | None,
 ) -> None:
     """Raise WrongResult if the output for the other inputs deviates from the reference."""
-    runner.inputs = repeat(others)
+    runner.inputs = repeat(inputs)
     output = runner.step()
     verify_form(workload, runner, output, session)
     elements = verify.output_elements(workload, runner.program, output, session, reference.seed)
@@ -200,12 +200,13 @@ def check_samples(
     import numpy as np
 
     batch = workload.output_shape[0]
-    others = np.random.default_rng().integers(0, 2, batch).astype(bool)
+    from_others = np.random.default_rng().integers(0, 2, batch).astype(bool)
     row = int(verify.sample_indices(workload, reference.seed)[OUTPUT][0, 0])
-    runner.inputs = repeat(mixed_inputs(backend, session, workload, case.computes_in, runner, others, row))
+    inputs = mixed_inputs(backend, session, workload, case.computes_in, runner, from_others, row)
+    runner.inputs = repeat(inputs)
     output = runner.step()
     elements = verify.sample_elements(workload, runner.program, output, session, batch, reference.seed)
-    for sample, (values, is_other) in enumerate(zip(elements, others, strict=True)):
+    for sample, (values, is_other) in enumerate(zip(elements, from_others, strict=True)):
         expected = reference.others if is_other else reference.expected
         error = verify.relative_error(values, expected[OUTPUT])
         limit = (reference.tolerance_of_others if is_other else reference.tolerance)[OUTPUT]
@@ -223,34 +224,35 @@ def check_steps(
     each process draws at random. NaN in place of a sample would not do: some kernels drop it, and tokens have
     none. If samples are not defined, all inputs are replaced. Inputs and targets are replaced separately.
 
-    All these steps draw the same random numbers, if any. One more step draws others.
+    All these steps draw the same random numbers, if any. One more step has another seed.
     """
     import numpy as np
 
     dtype = case.computes_in
     arrays = workload.arrays(Draw(dtype, standard=cached_normal))
-    drawn = workload.input_arrays(Draw(dtype, standard=cached_normal, renewed=workload.is_input))
-    others = {name: array for name, array in drawn.items() if workload.is_input(name)}
+    renewed = workload.input_arrays(Draw(dtype, standard=cached_normal, renewed=workload.is_input))
+    new_arrays = {name: array for name, array in renewed.items() if workload.is_input(name)}
     rows, count = workload.batched(arrays)
     once = partial(train_once, runner, session, workload, arrays, dtype, moving_in(workload, job))
     timed = once()
     samples = dict.fromkeys((count - 1, int(np.random.default_rng().integers(count)))) if count else (None,)
     for sample in samples:
-        groups = workload.inputs_apart(others if sample is None else rows)
-        for names in groups:
+        all_names = new_arrays if sample is None else rows
+        for names in workload.inputs_apart(all_names):
             mixed = {
-                name: others[name] if sample is None else _with_sample(arrays[name], others[name], sample)
+                name: new_arrays[name]
+                if sample is None
+                else _with_sample(arrays[name], new_arrays[name], sample)
                 for name in names
             }
             if all(np.array_equal(mixed[name], arrays[name]) for name in names):
                 continue  # the same label was drawn
             runner.inputs = repeat(inputs_of(backend, session, workload, runner, arrays | mixed))
             if not timed.differs(once(), dtype):
-                what = "its inputs" if sample is None else f"sample {sample} of {count}"
-                which = (
-                    f" ({', '.join(names)})" if len(names) < len(others if sample is None else rows) else ""
-                )
-                raise WrongResult(f"after timing, a step of training ignores {what}{which}", None)
+                ignored = "its inputs" if sample is None else f"sample {sample} of {count}"
+                if len(names) < len(all_names):
+                    ignored += f" ({', '.join(names)})"
+                raise WrongResult(f"after timing, a step of training ignores {ignored}", None)
     if runner.program.seed:
         runner.inputs = repeat(inputs_of(backend, session, workload, runner, arrays))
         if not timed.differs(once(seed=1), dtype):
@@ -289,7 +291,7 @@ class TrainedOnce:
     def differs(self, other: TrainedOnce, dtype: Dtype) -> bool:
         """True if the median difference of the nonzero gradients exceeds the noise.
 
-        The median, since another sample need not change the sampled elements of a sparse or small tensor.
+        It is the median since another sample need not change sampled elements of a sparse or small tensor.
         Without any gradient, the losses are compared.
         """
         import numpy as np
@@ -320,8 +322,8 @@ def train_once(
 
     Raises WrongResult if it does not change the parameters. In float32 every parameter changes, since even a
     gradient that should be zero is a rounding error. In 16 bits an update may be smaller than the spacing of
-    the parameter, so a gradient suffices. `moving`: the parameters that must change, if not all. `seed`: of
-    the numbers that the step draws.
+    the parameter, so a gradient suffices. `moving`: the parameters that must change; None: all. `seed`: seed
+    of the step's random numbers.
     """
     program = runner.program
     assert program.restart
@@ -355,11 +357,11 @@ def check_loss(backend: Backend, workload: Workload, case: Case, runner: Runner,
     It must change by more than from step to step. `OTHER_BATCHES` are tried, since one may happen to be as
     hard as the first. If the loss fluctuates too much to decide, inputs of NaN must give a loss of NaN.
     """
-    before, same = (loss_of(runner.step(), session) for _ in range(2))
+    first_loss, second_loss = (loss_of(runner.step(), session) for _ in range(2))
     for batch in range(1, OTHER_BATCHES + 1):
         runner.inputs = repeat(other_inputs(backend, session, workload, case.computes_in, runner, batch))
-        change = abs(loss_of(runner.step(), session) - same)
-        if not change <= MAX_DRIFT * abs(same - before):  # true for NaN, too
+        change = abs(loss_of(runner.step(), session) - second_loss)
+        if not change <= MAX_DRIFT * abs(second_loss - first_loss):  # true for NaN, too
             return
     poison_inputs(backend, workload, case, runner, session)
     if not math.isnan(loss_of(runner.step(), session)):
@@ -382,9 +384,10 @@ def check_fed_step(
     For steps with an input pipeline. Another batch of the pipeline would not do: for a network that gets each
     batch for the first time, all batches are equally hard.
     """
-    before, same = (loss_of(runner.step_on(runner.program.inputs), session) for _ in range(2))
+    first_loss, second_loss = (loss_of(runner.step_on(runner.program.inputs), session) for _ in range(2))
     far = altered_inputs(backend, session, workload, case.computes_in, runner, lambda array: FAR * array)
-    if abs(loss_of(runner.step_on(far), session) - same) <= MAX_DRIFT * abs(same - before):
+    change = abs(loss_of(runner.step_on(far), session) - second_loss)
+    if change <= MAX_DRIFT * abs(second_loss - first_loss):
         raise WrongResult("after timing, the loss does not depend on the inputs", None)
 
 

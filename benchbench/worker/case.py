@@ -327,7 +327,7 @@ def verify_output(
 
 
 def weight_notes(workload: Workload) -> tuple[Note, ...]:
-    """Note on constant weights of a user's model that were left as they are, which hides mistakes."""
+    """Note if a user's model keeps its constant weights, which hide mistakes (`--weights as-they-are`)."""
     if not isinstance(workload, ModelWorkload) or not workload.spec.as_they_are:
         return ()
     count = workload.graph["constants"]

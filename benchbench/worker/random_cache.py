@@ -33,8 +33,8 @@ def cached_normal(key: tuple[int, int], shape: tuple[int, ...], real: type[Any])
     name = "-".join(map(str, (*key, "x".join(map(str, shape)), real.__name__)))
     path = Path(folder) / f"{name}.npy"
     with suppress(OSError, ValueError, EOFError):
-        stored: AnyArray = np.load(path)
-        return stored
+        cached: AnyArray = np.load(path)
+        return cached
     values = standard_normal(key, shape, real)
     _write(path, lambda file: np.save(file, values))
     return values
@@ -47,8 +47,8 @@ def cached_result(name: str, compute: Callable[[], dict[str, Any]]) -> dict[str,
         return compute()
     path = Path(folder) / f"{sha256(name.encode()).hexdigest()}.json"
     with suppress(OSError, ValueError):
-        stored: dict[str, Any] = json.loads(path.read_bytes())
-        return stored
+        cached: dict[str, Any] = json.loads(path.read_bytes())
+        return cached
     text = json.dumps(compute())
     _write(path, lambda file: file.write(text.encode()))
     computed: dict[str, Any] = json.loads(text)  # as later readers get it: tuples become lists
@@ -68,19 +68,19 @@ def cached_arrays(name: str, compute: Callable[[], dict[str, AnyArray]]) -> dict
         return compute()
     path = Path(folder) / f"{sha256(name.encode()).hexdigest()}.npz"
 
-    def read_stored() -> dict[str, AnyArray] | None:
-        with suppress(OSError, ValueError, EOFError), np.load(path) as stored:
-            return {array_name.removeprefix(PREFIX): stored[array_name] for array_name in stored.files}
+    def read_cached() -> dict[str, AnyArray] | None:
+        with suppress(OSError, ValueError, EOFError), np.load(path) as file:
+            return {array_name.removeprefix(PREFIX): file[array_name] for array_name in file.files}
         return None
 
-    if (stored_arrays := read_stored()) is not None:
-        return stored_arrays
+    if (cached := read_cached()) is not None:
+        return cached
     is_damaged = os.path.lexists(path)
     arrays = compute()
     prefixed: dict[str, Any] = {f"{PREFIX}{array_name}": array for array_name, array in arrays.items()}
     _write(path, lambda file: np.savez(file, **prefixed), is_first=not is_damaged)
-    stored_arrays = read_stored()
-    return arrays if stored_arrays is None else stored_arrays
+    cached = read_cached()
+    return arrays if cached is None else cached
 
 
 def _write(path: Path, write: Callable[[BinaryIO], object], *, is_first: bool = False) -> None:
