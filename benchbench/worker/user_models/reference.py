@@ -21,7 +21,7 @@ from benchbench.worker.random_cache import cached_arrays, cached_result
 from benchbench.worker.user_models import jax_reference, keras_reference, onnx_reference, torch_reference
 from benchbench.worker.user_models.side_effects import RepeatedCalls, side_effect
 from benchbench.worker.user_models.source import BATCH
-from benchbench.worker.user_models.workload import MEAN, SCORES, ModelOperation
+from benchbench.worker.user_models.workload import MEAN, SCORES, ModelInference, ModelOperation
 from benchbench.worker.verify import FLOAT64_FACTOR, UNIT_ROUNDOFF, VERIFIABLE, Reference, relative_error
 
 INTEGER_DRAWS = 3  # rounding draws for integer outputs, for each set of inputs at the measured size
@@ -30,6 +30,7 @@ MAX_DRAWN_FLOPS = 2e9  # of a step whose rounding is drawn at the measured size;
 PLAIN_TOLERATED, PLAIN_TOLERATED_NARROW = 2.0, 3.0
 MAX_PLAIN = 0.25  # largest tolerance from ordinary kernels: an output of zeros has an error of 1
 MIN_MEAN_BATCH = 4  # samples whose mean error is compared, where a mistake in all of them adds up
+MAX_UNSEEN_POSITIONS = 0.5  # share of the positions of inputs without a visible effect
 # Change of an output, in tolerances, below which a row of weights has no effect, like a bias of keys, which
 # softmax removes: float64's own rounding errors are about 1e-9.
 NO_EFFECT = 1e-6
@@ -140,6 +141,8 @@ def model_reference(workload: ModelOperation, dtype: Dtype) -> Reference:
             reason = "its outputs are integers, which most mistakes leave as they are"
         if coverage.faint_share > MAX_FAINT or coverage.share > MAX_HIDDEN:
             reason = f"{coverage.share:.0%} of the rows of its weights could be zero without a visible change"
+        elif (share := unseen_positions(workload)) > MAX_UNSEEN_POSITIONS:
+            reason = f"{share:.0%} of the positions of its inputs could be zero without a visible change"
     except CannotVerify as error:
         return Reference(expected={}, tolerance={}, others={}, unverified=str(error))
     return Reference(
@@ -367,6 +370,32 @@ def weight_coverage(workload: ModelOperation, tolerance: Mapping[str, float]) ->
     small = workload.tiny()
     counts = cached_result(f"seen of {small!r}", lambda: _count_rows(small, tolerance))
     return WeightCoverage(counts["rows"], counts["faint"], counts["resting"])
+
+
+def unseen_positions(workload: ModelOperation) -> float:
+    """Share of the positions of sequences and images that could be zero without a visible change.
+
+    An engine that skips them would pass, such as the first steps of a long sequence that a recurrent layer
+    forgets. Positions with a gradient of exactly zero, as behind a ReLU, are not counted.
+    """
+    small = workload.tiny()
+    if not isinstance(small, ModelInference):
+        return 0.0
+
+    def count() -> dict[str, float]:
+        import numpy as np
+
+        seen = unseen = 0
+        tolerance = model_tolerance(small, Dtype.FLOAT32)
+        for values, gradients in torch_reference.position_gradients(small, tolerance):
+            is_active = np.abs(gradients).sum(axis=1) > 0
+            is_seen = np.linalg.norm(values, axis=1) * np.linalg.norm(gradients, axis=1) >= 1
+            seen += int((is_active & is_seen).sum())
+            unseen += int((is_active & ~is_seen).sum())
+        return {"share": unseen / (seen + unseen) if unseen else 0.0}
+
+    share: float = cached_result(f"positions seen of {small!r}", count)["share"]
+    return share
 
 
 def _count_rows(workload: ModelOperation, tolerance: Mapping[str, float]) -> dict[str, int]:

@@ -166,17 +166,52 @@ def row_gradients(
     """Yield weights and gradients, computed by autograd. Nothing if an operator has no derivative."""
     import torch
 
-    from benchbench.workloads._reference.torch_rounding import Widening, plain_operators
-
-    module, step = wide_step(workload, Draw(Dtype.FLOAT32, standard=cached_normal))
+    arrays = workload.arrays(Draw(Dtype.FLOAT32, standard=cached_normal))
+    module, call = _wide_module(workload, arrays)
     embedding_ids = {
         id(layer.weight)
         for layer in module.modules()
         if isinstance(layer, torch.nn.Embedding | torch.nn.EmbeddingBag)
     }
     weights = [weight for weight in module.parameters() if weight.is_floating_point()]
-    for weight in weights:
-        weight.requires_grad_(True)
+    inputs = _wide_inputs(arrays)
+    for weight, gradient in _projected_gradients(weights, lambda: call(inputs), tolerance):
+        shape = (int(weight.shape[0]) if weight.dim() else 1, -1)
+        rows = (tensor.detach().to_dense().reshape(shape).numpy() for tensor in (weight, gradient))
+        yield *rows, id(weight) in embedding_ids
+
+
+def position_gradients(
+    workload: ModelInference, tolerance: Mapping[str, float]
+) -> Iterator[tuple[AnyArray, AnyArray]]:
+    """Yield the float inputs with an axis besides those of samples and features, and their gradients.
+
+    Shape: (positions, features). Nothing if an operator has no derivative.
+    """
+    arrays = workload.arrays(Draw(Dtype.FLOAT32, standard=cached_normal))
+    _, call = _wide_module(workload, arrays)
+    inputs = _wide_inputs(arrays)
+    floats = [tensor for tensor in inputs.values() if tensor.is_floating_point() and tensor.dim() > 2]
+    for tensor, gradient in _projected_gradients(floats, lambda: call(inputs), tolerance):
+        yield (
+            tensor.detach().reshape(-1, tensor.shape[-1]).numpy(),
+            gradient.reshape(-1, tensor.shape[-1]).numpy(),
+        )
+
+
+def _projected_gradients(
+    tensors: Sequence[Any], step: Callable[[], Mapping[str, Any]], tolerance: Mapping[str, float]
+) -> Iterator[tuple[Any, Any]]:
+    """Yield each tensor with the gradient of a random projection of the outputs in tolerances.
+
+    Tensors that `step` does not use are left out.
+    """
+    import torch
+
+    from benchbench.workloads._reference.torch_rounding import Widening, plain_operators
+
+    for tensor in tensors:
+        tensor.requires_grad_(True)
     source = torch.Generator().manual_seed(SEED)
     try:
         with torch.enable_grad(), plain_operators(), Widening():
@@ -189,11 +224,9 @@ def row_gradients(
             )
             if not isinstance(total, torch.Tensor):
                 return
-            gradients = torch.autograd.grad(total, weights, allow_unused=True)
+            gradients = torch.autograd.grad(total, tensors, allow_unused=True)
     except RuntimeError:  # an operator without a derivative: nothing can be counted
         return
-    for weight, gradient in zip(weights, gradients, strict=True):
-        if gradient is not None:  # otherwise the weight is unused
-            shape = (int(weight.shape[0]) if weight.dim() else 1, -1)
-            rows = (tensor.detach().to_dense().reshape(shape).numpy() for tensor in (weight, gradient))
-            yield *rows, id(weight) in embedding_ids
+    for tensor, gradient in zip(tensors, gradients, strict=True):
+        if gradient is not None:
+            yield tensor, gradient
