@@ -1,7 +1,7 @@
-"""Where the ranks of a case meet: each gets the values of all, and of several failures the cause is reported.
+"""Exchange of values between the ranks of a case, and the failure that explains the others' failures.
 
-Parent and workers use it, so it needs the standard library only. Messages are read by `wire`. A rank that
-sends anything but a value or a reply where it is due has failed, and nothing more is read of it.
+Parent and workers use this module, so it needs the standard library only. A rank that sends an unexpected
+message has failed, and nothing more is read from it.
 """
 
 from __future__ import annotations
@@ -19,32 +19,29 @@ from typing import Any
 
 from benchbench.model.measurement import Failure
 from benchbench.model.status import Status
-from benchbench.wire import LineBuffer, Message, encoded_line, message_of
+from benchbench.wire import LineBuffer, Message, decode_line, encode_line
 
-MEET_S = 60.0  # for the ranks of a job to connect
-GRACE_S = 2.0  # for what the other ranks say, once one has failed
-LONGEST = 200  # characters of why a message cannot be read
+CONNECT_TIMEOUT_S = 60.0  # for the ranks of a job to connect
+GRACE_S = 2.0  # for the replies of the other ranks after one has failed
+MAX_REASON_LENGTH = 200  # characters of the reason why a message cannot be read
 MARGIN_S = 5.0  # before the job's time-out, so that the answer can name the rank
-# What explains the others' failures comes first: a rank that dies breaks the collectives of the rest.
-GRAVEST = (Status.CRASHED, Status.OUT_OF_MEMORY, Status.WRONG_RESULT)
+# Statuses that explain failures of other ranks come first: a dead rank breaks the collectives of the rest.
+CAUSES = (Status.CRASHED, Status.OUT_OF_MEMORY, Status.WRONG_RESULT)
 
 
-def deadline_of(timeout_s: float) -> float:
-    """When ranks that have not come back count as late, on the monotonic clock."""
+def reply_deadline(timeout_s: float) -> float:
+    """The time, by `time.monotonic`, at which ranks without a reply count as late."""
     return time.monotonic() + max(timeout_s - MARGIN_S, timeout_s / 2)
 
 
-class Member:
-    """A rank's end of the connection."""
+class RankConnection:
+    """A rank's end of its connection to `serve_ranks`."""
 
-    def __init__(self, channel: socket.socket) -> None:
-        self._lines = channel.makefile("rwb")
+    def __init__(self, connection: socket.socket) -> None:
+        self._lines = connection.makefile("rwb")
 
     def gather(self, value: Any) -> list[Any]:
-        """The values of all ranks, in their order, once all have given one.
-
-        Raises ConnectionError where the others have ended.
-        """
+        """Send this rank's value; return the values of all ranks. Raises ConnectionError if they ended."""
         self.send({"value": value})
         answer = self._lines.readline()
         if not answer:
@@ -54,72 +51,75 @@ class Member:
 
     def send(self, message: Message) -> None:
         """Send a message; a `reply` is the rank's last."""
-        self._lines.write(encoded_line(message))
+        self._lines.write(encode_line(message))
         self._lines.flush()
 
 
 @dataclass
 class Rank:
-    """A rank as the meeting sees it. `death()`: how it ended, where it gave no reply."""
+    """A rank as seen by `serve_ranks`. `describe_ending()`: how it ended, if it gave no reply."""
 
     number: int
-    channel: socket.socket
-    death: Callable[[], str] = lambda: "its connection ended"
-    lines: LineBuffer = field(default_factory=LineBuffer)  # what has come of it and was not read
-    given: list[Any] = field(default_factory=list)  # the value of the gather that it waits in, else empty
+    connection: socket.socket
+    describe_ending: Callable[[], str] = lambda: "its connection ended"
+    lines: LineBuffer = field(default_factory=LineBuffer)  # unread bytes
+    gathering: list[Any] = field(
+        default_factory=list
+    )  # the value that it sent to `gather` and awaits, if any
     reply: Message | None = None
     ended: bool = False
-    violation: str = ""  # what it sent that no rank may
+    violation: str = ""  # why its message was refused
 
 
-def meet(ranks: Sequence[Rank], deadline: float) -> Message:
-    """The replies of all ranks, `{"ranks": […]}`, or the failure that explains the others'.
+def serve_ranks(ranks: Sequence[Rank], deadline: float) -> Message:
+    """Send each rank the values of all when it gathers; return all replies, `{"ranks": […]}`, or a failure.
 
-    Lasts until every rank has ended, until `GRACE_S` after the first failure, or until the deadline on the
-    monotonic clock.
+    Of several failures, the one that explains the others is returned. Lasts until every rank has ended, until
+    `GRACE_S` after the first failure, or until `deadline`, by `time.monotonic`.
     """
-    with selectors.DefaultSelector() as waiting:
+    with selectors.DefaultSelector() as selector:
         for rank in ranks:
-            waiting.register(rank.channel, selectors.EVENT_READ, rank)
-            _heed_all(rank)  # what came with its introduction
+            selector.register(rank.connection, selectors.EVENT_READ, rank)
+            _handle_lines(rank)  # messages that came with its introduction
         while True:
             if any(_failure(rank) for rank in ranks):
                 deadline = min(deadline, time.monotonic() + GRACE_S)
-            for key in [each for each in waiting.get_map().values() if each.data.ended]:
-                waiting.unregister(key.fileobj)
-            if all(rank.given for rank in ranks):
-                _answer(ranks, deadline)
-            if not waiting.get_map() or (left := deadline - time.monotonic()) <= 0:
-                return _together(ranks)
-            for key, _ in waiting.select(left):
+            for key in [key for key in selector.get_map().values() if key.data.ended]:
+                selector.unregister(key.fileobj)
+            if all(rank.gathering for rank in ranks):
+                _send_values(ranks, deadline)
+            if not selector.get_map() or (remaining_s := deadline - time.monotonic()) <= 0:
+                return _result(ranks)
+            for key, _ in selector.select(remaining_s):
                 _receive(key.data)
 
 
 def _receive(rank: Rank) -> None:
-    """Take in what the rank has sent, or that it has ended."""
-    with suppress(OSError):  # reset, or no route to its host any longer
-        if data := rank.channel.recv(2**16):
-            rank.lines.take(data)
-            _heed_all(rank)
+    """Read the rank's next bytes, or note that it has ended."""
+    with suppress(OSError):  # connection reset, or no route to its host
+        if data := rank.connection.recv(2**16):
+            rank.lines.add(data)
+            _handle_lines(rank)
             return
     rank.ended = True
 
 
-def _heed_all(rank: Rank) -> None:
-    """Take each whole line for what it says; one that says nothing of ours is the rank's last."""
+def _handle_lines(rank: Rank) -> None:
+    """Handle each complete line. An unexpected message ends the rank."""
     try:
         while (line := rank.lines.pop()) is not None:
-            _heed(rank, message_of(line))
+            _handle(rank, decode_line(line))
     except ValueError as error:
-        rank.violation, rank.ended = f"what it sent cannot be read: {str(error)[:LONGEST]}", True
+        reason = str(error)[:MAX_REASON_LENGTH]
+        rank.violation, rank.ended = f"what it sent cannot be read: {reason}", True
 
 
-def _heed(rank: Rank, message: Message) -> None:
-    """Raises ValueError."""
-    if rank.given or rank.reply is not None:
+def _handle(rank: Rank, message: Message) -> None:
+    """Raises ValueError for an unexpected message."""
+    if rank.gathering or rank.reply is not None:
         raise ValueError("a message that is not its turn")
     if [*message] == ["value"]:
-        rank.given = [message["value"]]
+        rank.gathering = [message["value"]]
     elif [*message] == ["reply"]:
         _check_reply(message["reply"])
         rank.reply = message["reply"]
@@ -128,7 +128,7 @@ def _heed(rank: Rank, message: Message) -> None:
 
 
 def _check_reply(reply: object) -> None:
-    """Check what combining ranks needs of a reply; the asker checks the rest. Raises ValueError."""
+    """Check the fields by which ranks are combined; the receiver checks the others. Raises ValueError."""
     if not isinstance(reply, dict) or "ranks" in reply:
         raise ValueError("no reply of a rank")
     if "verified" in reply and not _is_error(reply["verified"]):
@@ -136,32 +136,32 @@ def _check_reply(reply: object) -> None:
     outcome = reply.get("outcome", {"status": Status.OK})
     if not isinstance(outcome, dict):
         raise ValueError("an outcome that is no object")
-    is_told = isinstance(outcome.get("message"), str) and _is_error(outcome.get("relative_error"))
-    if Status(outcome.get("status", "")) is not Status.OK and not is_told:
+    is_complete = isinstance(outcome.get("message"), str) and _is_error(outcome.get("relative_error"))
+    if Status(outcome.get("status", "")) is not Status.OK and not is_complete:
         raise ValueError("a failure without its message")
 
 
 def _is_error(value: object) -> bool:
-    """Whether it is a relative error, or none."""
+    """True for a relative error or None."""
     return value is None or (type(value) in (int, float) and 0 <= value < math.inf)  # type: ignore[operator]
 
 
-def _answer(ranks: Sequence[Rank], deadline: float) -> None:
-    """Tell every rank the values of all; one that does not read them by the deadline has ended."""
-    values = encoded_line([rank.given[0] for rank in ranks])
+def _send_values(ranks: Sequence[Rank], deadline: float) -> None:
+    """Send the values of all to every rank. A rank that does not read them before `deadline` has ended."""
+    values = encode_line([rank.gathering[0] for rank in ranks])
     for rank in ranks:
-        rank.given = []
+        rank.gathering = []
         try:
-            rank.channel.settimeout(max(deadline - time.monotonic(), 0.001))
-            rank.channel.sendall(values)
+            rank.connection.settimeout(max(deadline - time.monotonic(), 0.001))
+            rank.connection.sendall(values)
         except TimeoutError:
             rank.ended = True
-        except OSError:  # it died: its end is read next
+        except OSError:  # it died: the next `recv` shows it
             pass
 
 
 def _failure(rank: Rank) -> Failure | None:
-    """How the rank failed, if it did."""
+    """The rank's failure, or None."""
     if rank.violation:
         return Failure(status=Status.FAILED, message=rank.violation)
     if rank.reply is None:
@@ -173,15 +173,16 @@ def _failure(rank: Rank) -> Failure | None:
     return Failure(status=Status(outcome["status"]), message=outcome["message"], relative_error=error)
 
 
-def _together(ranks: Sequence[Rank]) -> Message:
+def _result(ranks: Sequence[Rank]) -> Message:
+    """The replies of all ranks, or the failure that explains the others."""
     failures = [(rank, failure) for rank in ranks if (failure := _failure(rank))]
     if failures:
-        rank, failure = min(failures, key=lambda each: (not each[0].violation, _gravity(each[1].status)))
-        cause = failure.message if rank.violation or rank.reply is not None else rank.death()
+        rank, failure = min(failures, key=lambda pair: (not pair[0].violation, _cause_order(pair[1].status)))
+        cause = failure.message if rank.violation or rank.reply is not None else rank.describe_ending()
         message = f"rank {rank.number} of {len(ranks)}: {cause}"
         return failure_reply(dataclasses.replace(failure, message=message))
-    if behind := [rank for rank in ranks if rank.reply is None]:
-        return failure_reply(Failure(status=Status.TIMEOUT, message=_late(behind, len(ranks))))
+    if unfinished := [rank for rank in ranks if rank.reply is None]:
+        return failure_reply(Failure(status=Status.TIMEOUT, message=_late_message(unfinished, len(ranks))))
     replies = [rank.reply or {} for rank in ranks]
     for rank, reply in zip(ranks, replies, strict=True):
         if ("verified" in reply) != ("verified" in replies[0]):
@@ -190,29 +191,29 @@ def _together(ranks: Sequence[Rank]) -> Message:
     return {"ranks": replies}
 
 
-def _late(behind: Sequence[Rank], count: int) -> str:
-    late = [rank for rank in behind if not rank.given] or behind
+def _late_message(unfinished: Sequence[Rank], count: int) -> str:
+    late = [rank for rank in unfinished if not rank.gathering] or unfinished
     names = " and ".join(str(rank.number) for rank in late)
-    waited = "; the others waited" if len(late) < count else ""
-    return f"rank{'s' if len(late) > 1 else ''} {names} of {count} did not come back{waited}"
+    suffix = "; the others waited" if len(late) < count else ""
+    return f"rank{'s' if len(late) > 1 else ''} {names} of {count} did not come back{suffix}"
 
 
-def _gravity(status: Status) -> int:
-    return GRAVEST.index(status) if status in GRAVEST else len(GRAVEST)
+def _cause_order(status: Status) -> int:
+    return CAUSES.index(status) if status in CAUSES else len(CAUSES)
 
 
-def devices_of(job: Message) -> int:
-    """How many devices the job's case has; 1 where it is about no case."""
+def device_count(job: Message) -> int:
+    """Number of devices of the job's case; 1 for a job without a case."""
     return int(job["case"]["placement"]["devices"]) if "case" in job else 1
 
 
-def names_of(job: Message) -> tuple[str, ...]:
-    """The names of the case's devices, where one does not follow the other; else empty."""
+def device_names(job: Message) -> tuple[str, ...]:
+    """Names of the case's devices if they are not consecutive, else ()."""
     return tuple(job["case"]["placement"].get("names", ()))
 
 
-def of_all(reply: Message) -> Message:
-    """Combine the replies of several ranks, except measurements and profiles, which the asker combines."""
+def combine_replies(reply: Message) -> Message:
+    """Combine the replies of several ranks, except measurements and profiles, which the parent combines."""
     if "ranks" not in reply or {"outcome", "profile"} & (first := reply["ranks"][0]).keys():
         return reply
     if "verified" not in first:
@@ -221,14 +222,14 @@ def of_all(reply: Message) -> Message:
     return {"verified": None if None in errors else max(errors)}
 
 
-def cores_of(number: int, size: int, allowed: Sequence[int]) -> list[int]:
-    """The cores of rank `number` of `size`: no other rank's, unless there are fewer cores than ranks."""
-    share = len(allowed) // size
+def rank_cores(number: int, size: int, cores: Sequence[int]) -> list[int]:
+    """The share of `cores` for rank `number` of `size`. Ranks share cores only if there are too few."""
+    share = len(cores) // size
     if not share:
-        return [allowed[number % len(allowed)]]
-    return list(allowed[number * share : (number + 1) * share])
+        return [cores[number % len(cores)]]
+    return list(cores[number * share : (number + 1) * share])
 
 
 def failure_reply(failure: Failure) -> Message:
-    """The reply of a job that has no other."""
+    """The reply of a job that failed."""
     return {"outcome": dataclasses.asdict(failure), "stages_s": {}}

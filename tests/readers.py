@@ -24,7 +24,7 @@ from benchbench.exporters.base import Exporter, Format, RunExporter
 from benchbench.gate.baselines import encode_session, read_session
 from benchbench.launch.channel import Channel
 from benchbench.launch.transport import Answer
-from benchbench.meeting import Rank, meet, of_all
+from benchbench.meeting import Rank, combine_replies, serve_ranks
 from benchbench.model.record import Record
 from benchbench.model.run import Policy
 from benchbench.plan.config import load_config
@@ -121,10 +121,10 @@ def read_rank(content: bytes, _: Path) -> None:
     for end in there:
         end.sendall(content[:100_000] + b"\n")
         end.close()
-    reply = meet([Rank(number, end) for number, end in enumerate(here)], monotonic() + 10)
+    reply = serve_ranks([Rank(number, end) for number, end in enumerate(here)], monotonic() + 10)
     for end in here:
         end.close()
-    read_answer(Answer(of_all(reply)))
+    read_answer(Answer(combine_replies(reply)))
 
 
 def read_fleet(content: bytes, folder: Path) -> None:

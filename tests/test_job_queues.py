@@ -15,7 +15,7 @@ from benchbench.launch.transport import Answer, Greeting, JobEnd, UnstartedWorke
 from benchbench.model.case import Case
 from benchbench.model.device import Target
 from benchbench.model.run import Settings
-from benchbench.wire import MOST_BYTES
+from benchbench.wire import MAX_MESSAGE_BYTES
 from tests.factories import a_case
 
 JOB_S = 60  # of the jobs here, as far as virtual time goes
@@ -187,7 +187,7 @@ def test_a_message_that_is_too_long_has_come_and_is_refused() -> None:
     channel = Channel(ours)
     with theirs:
         theirs.setblocking(False)
-        left = b"x" * (MOST_BYTES + 65536)
+        left = b"x" * (MAX_MESSAGE_BYTES + 65536)
         while left and not channel.has_messages(1):
             left = left[theirs.send(left[:65536]) :]
         assert channel.has_messages(1)

@@ -26,12 +26,12 @@ from benchbench.launch.joining import follow, gather_followers
 from benchbench.launch.launched import PORT, Launch, check_alone, find_launch, first_host
 from benchbench.launch.rank_transport import Group, LaunchedProcess
 from benchbench.launch.transport import Answer, Greeting
-from benchbench.meeting import Rank, meet
+from benchbench.meeting import Rank, serve_ranks
 from benchbench.model.measurement import Failure, Measurement, Window
 from benchbench.running.schedule import shuffled_by_work
 from benchbench.running.verification import decode_outcome
 from benchbench.store import runs
-from benchbench.wire import enter
+from benchbench.wire import authenticate
 from tests.factories import a_case, a_measurement
 from tests.program import environment, wait_for
 
@@ -196,7 +196,7 @@ def test_the_file_is_for_its_user_alone_and_a_stranger_is_not_taken_for_a_rank(t
     member = dataclasses.asdict(rank_transport.this_process(process(tmp_path, 1)))
     with socket.create_connection(("127.0.0.1", port)) as stranger:
         with pytest.raises((OSError, ValueError)):
-            enter(stranger, "guessed", {"member": member}, 5.0)
+            authenticate(stranger, "guessed", {"member": member}, 5.0)
         thread.join()
     assert "did not connect" in str(caught[0])
     assert not where.file.exists()  # a later launcher's process of that id would connect to nobody
@@ -217,7 +217,7 @@ def _follow_as(tmp_path: Path, version: str) -> None:
     told = json.loads(where.file.read_bytes())
     member = dataclasses.asdict(rank_transport.this_process(where)) | {"version": version}
     with socket.create_connection(("127.0.0.1", told["port"])) as connection:
-        enter(connection, told["secret"], {"member": member}, 5.0)
+        authenticate(connection, told["secret"], {"member": member}, 5.0)
         connection.recv(1)
 
 
@@ -308,7 +308,7 @@ def test_a_rank_whose_host_cannot_be_reached_any_longer_is_named() -> None:
     here, there = socket.socketpair()
     there.sendall(b"{")  # there is something to read
     with Unreachable(fileno=here.detach()) as lost:
-        reply = meet([Rank(0, lost)], time.monotonic() + 5.0)
+        reply = serve_ranks([Rank(0, lost)], time.monotonic() + 5.0)
     there.close()
     assert reply["outcome"]["message"] == "rank 0 of 1: its connection ended"
 

@@ -20,11 +20,11 @@ from benchbench.launch.rank_transport import (
     Meeting,
 )
 from benchbench.launch.transport import Answer
-from benchbench.meeting import Rank, meet
+from benchbench.meeting import Rank, serve_ranks
 from benchbench.model.measurement import Failure
 from benchbench.model.world import World
 from benchbench.running.verification import decode_error
-from benchbench.wire import LineBuffer, enter
+from benchbench.wire import LineBuffer, authenticate
 from benchbench.worker.ranks import run_ranks
 from tests.test_wire import NOT_MESSAGES
 
@@ -79,7 +79,7 @@ def test_a_bad_message_is_a_failure_of_its_rank(content: bytes, monkeypatch: pyt
     sent(good_end, json_of({"value": 1}))
     sender = threading.Thread(target=sent, args=(bad_end, content))
     sender.start()
-    reply = meet([Rank(0, good), Rank(1, bad, lines=LineBuffer(MOST))], time.monotonic() + 20.0)
+    reply = serve_ranks([Rank(0, good), Rank(1, bad, lines=LineBuffer(MOST))], time.monotonic() + 20.0)
     assert reply["outcome"]["status"] == "failed"
     assert reply["outcome"]["message"].startswith("rank 1 of 2: what it sent cannot be read: ")
     assert len(reply["outcome"]["message"]) < 300
@@ -120,7 +120,7 @@ def test_the_one_that_sent_it_is_named_whatever_that_caused_in_the_others(
     sent(there[0], a_reply(status="failed", message="connection closed by peer"))
     sent(there[1], b"[]")
     there[2].close()
-    reply = meet([Rank(number, each) for number, each in enumerate(here)], time.monotonic() + 20.0)
+    reply = serve_ranks([Rank(number, each) for number, each in enumerate(here)], time.monotonic() + 20.0)
     assert reply["outcome"]["message"].startswith("rank 1 of 3: what it sent")
     for each in (*here, *there):
         each.close()
@@ -131,7 +131,7 @@ def test_replies_of_two_kinds_are_a_failure() -> None:
     for each, reply in zip(there, [{"verified": 1e-7}, GOOD], strict=True):
         sent(each, json_of({"reply": reply}))
         each.close()
-    reply = meet([Rank(number, each) for number, each in enumerate(here)], time.monotonic() + 20.0)
+    reply = serve_ranks([Rank(number, each) for number, each in enumerate(here)], time.monotonic() + 20.0)
     assert reply["outcome"]["message"] == "rank 1 of 2: its reply is of another kind than rank 0's"
     for each in here:
         each.close()
@@ -142,7 +142,7 @@ def test_a_rank_that_takes_no_values_holds_nobody_beyond_the_deadline() -> None:
     for each in there:
         threading.Thread(target=sent, args=(each, json_of({"value": "x" * 2**20})), daemon=True).start()
     begin = time.monotonic()
-    reply = meet([Rank(number, each) for number, each in enumerate(here)], begin + 0.3)
+    reply = serve_ranks([Rank(number, each) for number, each in enumerate(here)], begin + 0.3)
     assert time.monotonic() - begin < 5.0
     assert reply["outcome"]["status"] in ("timeout", "crashed")
     for each in (*here, *there):
@@ -170,7 +170,7 @@ def come(invitation: dict[str, Any], introduction: dict[str, Any], *lines: bytes
         suppress(OSError, ValueError),
         socket.create_connection((invitation["host"], invitation["port"])) as connection,
     ):
-        enter(connection, invitation["secret"], introduction, 5.0)
+        authenticate(connection, invitation["secret"], introduction, 5.0)
         for line in lines:
             connection.sendall(line + b"\n")
         if not lines:

@@ -20,7 +20,7 @@ from benchbench.backends import fake
 from benchbench.errors import UsageError
 from benchbench.launch import joining, launched, private_folder
 from benchbench.model.run import Settings
-from benchbench.wire import MOST_BYTES
+from benchbench.wire import MAX_MESSAGE_BYTES
 
 STRANGER, VICTIM = 64_123, 64_124  # ids of users that need not exist
 PARENT = 7  # the launcher's process
@@ -90,13 +90,13 @@ def command(listener: socket.socket, program: Path, secret: str) -> None:
             connection.settimeout(0.5)
             with connection, suppress(OSError, ValueError):
                 connection.sendall(b'{"nonce": "x"}\n')
-                theirs = json.loads(connection.recv(MOST_BYTES).splitlines()[0])
+                theirs = json.loads(connection.recv(MAX_MESSAGE_BYTES).splitlines()[0])
                 said = json.dumps(["admits", "x", theirs.get("nonce", "")]).encode()
                 proof = hmac.new(secret.encode(), said, "sha256").hexdigest()
                 connection.sendall(json.dumps({"proof": proof}).encode() + b"\n")
                 connection.sendall(orders(program))
-                connection.recv(MOST_BYTES)
-                connection.recv(MOST_BYTES)
+                connection.recv(MAX_MESSAGE_BYTES)
+                connection.recv(MAX_MESSAGE_BYTES)
 
 
 def announcement(port: int) -> str:

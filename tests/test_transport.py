@@ -32,7 +32,7 @@ from benchbench.model.status import Status
 from benchbench.running import recording, verification
 from benchbench.running.observer import RunObserver
 from benchbench.timing.policy import POLICIES
-from benchbench.wire import MOST_BYTES
+from benchbench.wire import MAX_MESSAGE_BYTES
 from benchbench.worker import jobs
 from tests.factories import a_case, a_run_info
 from tests.program import folder_with
@@ -261,7 +261,7 @@ def test_a_message_without_an_end_is_not_kept() -> None:
 
     def send() -> None:
         with suppress(OSError):  # nobody reads it to its end
-            theirs.sendall(b"x" * (MOST_BYTES + 2**20))
+            theirs.sendall(b"x" * (MAX_MESSAGE_BYTES + 2**20))
 
     sender = Thread(target=send, daemon=True)
     sender.start()

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchbench import wire
-from benchbench.wire import Door, Entered, LineBuffer, enter, message_of, next_line
+from benchbench.wire import LineBuffer, Peer, SecretListener, authenticate, decode_line, next_line
 
 SECRET = "0123456789abcdef"
 
@@ -22,7 +22,7 @@ def test_a_stream_gives_its_lines_however_it_is_cut(sent: list[bytes], cut: int)
     stream = b"".join(line + b"\n" for line in sent) + b"rest"
     lines, found = LineBuffer(), []
     for place in range(0, len(stream), cut):
-        lines.take(stream[place : place + cut])
+        lines.add(stream[place : place + cut])
         while (line := lines.pop()) is not None:
             found.append(line)
     assert found == sent
@@ -30,9 +30,9 @@ def test_a_stream_gives_its_lines_however_it_is_cut(sent: list[bytes], cut: int)
 
 
 def test_a_line_that_is_too_long_is_refused_and_those_before_it_are_read() -> None:
-    lines = LineBuffer(most=4)
+    lines = LineBuffer(max_bytes=4)
     for piece in (b"one\nfo", b"ur\nfive!\nsix\n"):
-        lines.take(piece)
+        lines.add(piece)
     assert [lines.pop(), lines.pop()] == [b"one", b"four"]
     for _ in range(2):
         with pytest.raises(ValueError, match="more than 4 bytes"):
@@ -63,7 +63,7 @@ NOT_MESSAGES = {
 @pytest.mark.parametrize("line", NOT_MESSAGES.values(), ids=NOT_MESSAGES)
 def test_anything_but_an_object_of_json_is_refused(line: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
-        message_of(line)
+        decode_line(line)
 
 
 def test_a_deadline_holds_however_steadily_something_comes() -> None:
@@ -85,28 +85,28 @@ def test_a_deadline_holds_however_steadily_something_comes() -> None:
     there.close()
 
 
-def admitted(door: Door, within_s: float) -> Entered:
+def admitted(listener: SecretListener, within_s: float) -> Peer:
     """Who came first and knows the secret."""
-    thread = guest(door, SECRET, {"rank": 1})
-    entered = door.admit(within_s)
-    assert entered
-    entered.connection.close()
+    thread = guest(listener, SECRET, {"rank": 1})
+    peer = listener.accept(within_s)
+    assert peer
+    peer.connection.close()
     thread.join()
-    return entered
+    return peer
 
 
 @pytest.fixture
-def door() -> Iterator[Door]:
-    with closing(Door(socket.create_server(("127.0.0.1", 0)), SECRET)) as opened:
+def listener() -> Iterator[SecretListener]:
+    with closing(SecretListener(socket.create_server(("127.0.0.1", 0)), SECRET)) as opened:
         yield opened
 
 
-def guest(door: Door, secret: str, introduction: dict[str, object]) -> threading.Thread:
+def guest(listener: SecretListener, secret: str, introduction: dict[str, object]) -> threading.Thread:
     """Somebody who connects and keeps the connection until it is closed."""
 
     def come() -> None:
-        with suppress(OSError, ValueError), socket.create_connection(door.address) as connection:
-            enter(connection, secret, introduction, 5.0)
+        with suppress(OSError, ValueError), socket.create_connection(listener.address) as connection:
+            authenticate(connection, secret, introduction, 5.0)
             connection.recv(1)
 
     thread = threading.Thread(target=come)
@@ -114,52 +114,54 @@ def guest(door: Door, secret: str, introduction: dict[str, object]) -> threading
     return thread
 
 
-def test_a_process_that_knows_the_secret_is_let_in(door: Door) -> None:
-    entered = admitted(door, 5.0)
-    assert entered.introduction == {"rank": 1}
-    assert entered.lines.is_empty
+def test_a_process_that_knows_the_secret_is_let_in(listener: SecretListener) -> None:
+    peer = admitted(listener, 5.0)
+    assert peer.introduction == {"rank": 1}
+    assert peer.lines.is_empty
 
 
-def test_a_line_sent_right_after_an_introduction_is_kept(door: Door) -> None:
-    with socket.create_connection(door.address) as connection:
-        thread = threading.Thread(target=lambda: found.append(door.admit(5.0)))
-        found: list[wire.Entered | None] = []
+def test_a_line_sent_right_after_an_introduction_is_kept(listener: SecretListener) -> None:
+    with socket.create_connection(listener.address) as connection:
+        thread = threading.Thread(target=lambda: found.append(listener.accept(5.0)))
+        found: list[Peer | None] = []
         thread.start()
-        enter(connection, SECRET, {"rank": 1}, 5.0)
+        authenticate(connection, SECRET, {"rank": 1}, 5.0)
         connection.sendall(b'{"value": 1}\n')
         thread.join()
-        (entered,) = found
-        assert entered
-        line = next_line(entered.connection, entered.lines, time.monotonic() + 5.0)
+        (peer,) = found
+        assert peer
+        line = next_line(peer.connection, peer.lines, time.monotonic() + 5.0)
         assert line == b'{"value": 1}'
-        entered.connection.close()
+        peer.connection.close()
 
 
-def test_a_process_that_does_not_know_the_secret_is_sent_away(door: Door) -> None:
-    thread = guest(door, "guessed guessed guessed", {"rank": 1})
-    assert door.admit(0.2) is None
+def test_a_process_that_does_not_know_the_secret_is_sent_away(listener: SecretListener) -> None:
+    thread = guest(listener, "guessed guessed guessed", {"rank": 1})
+    assert listener.accept(0.2) is None
     thread.join()
 
 
 @pytest.mark.parametrize(
     "sent_first", [b"", b"GET / HTTP/1.1\r\n\r\n", b'{"nonce": 1}\n', b"x" * 100_000, b"[" * 9999 + b"\n"]
 )
-def test_a_stranger_keeps_nobody_waiting(door: Door, sent_first: bytes) -> None:
+def test_a_stranger_keeps_nobody_waiting(listener: SecretListener, sent_first: bytes) -> None:
     """However many there are, and whether they are silent or not."""
-    strangers = [socket.create_connection(door.address) for _ in range(20)]
+    strangers = [socket.create_connection(listener.address) for _ in range(20)]
     for each in strangers:
         with suppress(OSError):
             each.sendall(sent_first)
-    admitted(door, wire.INTRODUCTION_S / 2)  # of a single silent one, all would be waited for
+    admitted(listener, wire.INTRODUCTION_TIMEOUT_S / 2)  # of a single silent one, all would be waited for
     for each in strangers:
         each.close()
 
 
-def test_strangers_beyond_what_is_kept_are_sent_away(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "MOST_GUESTS", 3)
-    strangers = [socket.create_connection(door.address) for _ in range(9)]
-    assert door.admit(0.1) is None
-    admitted(door, 2.0)
+def test_strangers_beyond_what_is_kept_are_sent_away(
+    listener: SecretListener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "MAX_CANDIDATES", 3)
+    strangers = [socket.create_connection(listener.address) for _ in range(9)]
+    assert listener.accept(0.1) is None
+    admitted(listener, 2.0)
     gone = 0
     for each in strangers:
         each.settimeout(0.1)
@@ -171,16 +173,18 @@ def test_strangers_beyond_what_is_kept_are_sent_away(door: Door, monkeypatch: py
     assert gone >= 6
 
 
-def test_a_stranger_is_sent_away_when_its_time_is_over(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "INTRODUCTION_S", 0.05)
-    with socket.create_connection(door.address) as stranger:
-        assert door.admit(0.3) is None
+def test_a_stranger_is_sent_away_when_its_time_is_over(
+    listener: SecretListener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "INTRODUCTION_TIMEOUT_S", 0.05)
+    with socket.create_connection(listener.address) as stranger:
+        assert listener.accept(0.3) is None
         assert json.loads(stranger.recv(100))["nonce"]
         assert not stranger.recv(100)
 
 
 def test_a_false_door_that_does_not_know_the_secret_learns_nothing() -> None:
-    """It answers as a door does, with what it was told, or with a proof of another secret."""
+    """It answers as a listener does, with what it was told, or with a proof of another secret."""
     with socket.create_server(("127.0.0.1", 0)) as false:
 
         def wait() -> None:
@@ -201,7 +205,7 @@ def test_a_false_door_that_does_not_know_the_secret_learns_nothing() -> None:
                 socket.create_connection(false.getsockname()) as connection,
                 pytest.raises(ValueError, match="does not know the secret"),
             ):
-                enter(connection, SECRET, {"rank": 1}, 5.0)
+                authenticate(connection, SECRET, {"rank": 1}, 5.0)
         thread.join()
     assert heard[1] == heard[3] == ""  # no introduction
     assert heard[0] != heard[2]  # no proof serves twice

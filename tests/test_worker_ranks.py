@@ -11,7 +11,7 @@ import pytest
 
 import benchbench
 from benchbench.launch import catalogue
-from benchbench.meeting import cores_of
+from benchbench.meeting import rank_cores
 from benchbench.model.measurement import Batch
 from benchbench.model.world import World
 from benchbench.timing.agreed import AgreedTimer
@@ -127,9 +127,9 @@ def test_a_wrong_value_in_one_rank_is_the_cases(tmp_path: Path) -> None:
 
 def test_cores_are_disjoint_where_there_are_enough() -> None:
     allowed = list(range(8, 18))
-    shares = [cores_of(rank, 3, allowed) for rank in range(3)]
+    shares = [rank_cores(rank, 3, allowed) for rank in range(3)]
     assert shares == [[8, 9, 10], [11, 12, 13], [14, 15, 16]]
-    assert [cores_of(rank, 4, [5, 6]) for rank in range(4)] == [[5], [6], [5], [6]]
+    assert [rank_cores(rank, 4, [5, 6]) for rank in range(4)] == [[5], [6], [5], [6]]
 
 
 class Scripted:

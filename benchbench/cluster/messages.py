@@ -126,7 +126,7 @@ class LineReader:
 
     def lines(self, piece: bytes) -> Iterator[NodeLine]:
         """Yield the lines that `piece` completes. Raises UnreadableInput for an invalid line."""
-        self._lines.take(piece)
+        self._lines.add(piece)
         while (line := self._next()) is not None:
             kind, _, content = line.partition(b" ")
             try:

@@ -12,10 +12,10 @@ from threading import Lock, Thread
 from time import monotonic
 
 from benchbench.launch.transport import Message
-from benchbench.wire import MOST_BYTES, LineBuffer, message_of, next_line
+from benchbench.wire import MAX_MESSAGE_BYTES, LineBuffer, decode_line, next_line
 
 SEND_TIMEOUT_S = 60.0
-MAX_UNREAD_BYTES = 16 * MOST_BYTES  # unread messages that `send` drops
+MAX_UNREAD_BYTES = 16 * MAX_MESSAGE_BYTES  # unread messages that `send` drops
 
 
 class Channel:
@@ -50,7 +50,7 @@ class Channel:
             raise
         except OSError:  # connection reset, or no route to the host
             return None
-        return None if line is None else message_of(line)
+        return None if line is None else decode_line(line)
 
     def has_messages(self, count: int) -> bool:
         """True if `count` messages can be received without waiting, or if the other end is closed."""
@@ -59,7 +59,7 @@ class Channel:
             while self._lines.count < count and not self._lines.is_broken:
                 if not (piece := self._socket.recv(2**16)):
                     break
-                self._lines.take(piece)
+                self._lines.add(piece)
         except BlockingIOError:
             return False
         except OSError:  # connection reset: `receive` returns None

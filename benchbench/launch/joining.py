@@ -27,7 +27,7 @@ from benchbench.launch.rank_transport import Follower, Group, JobEnding, Launche
 from benchbench.launch.transport import Message, Worker
 from benchbench.model.device import Target
 from benchbench.model.run import Settings
-from benchbench.wire import INTRODUCTION_S, Door, Entered, enter, message_of
+from benchbench.wire import INTRODUCTION_TIMEOUT_S, Peer, SecretListener, authenticate, decode_line
 
 JOIN_TIMEOUT_S = 60.0  # until all processes are connected
 RETRY_PAUSE_S = 0.05  # between attempts to connect to the first process
@@ -40,12 +40,13 @@ def gather_followers(launch: Launch, timeout_s: float = JOIN_TIMEOUT_S) -> Group
     """
     host, port = launch.address or ("127.0.0.1", 0)
     secret = launch.secret or secrets.token_hex(16)
-    with closing(Door(_listener("" if launch.address else host, port, launch.size), secret)) as door:
+    server = _listening_socket("" if launch.address else host, port, launch.size)
+    with closing(SecretListener(server, secret)) as listener:
         if launch.address is not None:
-            followers = _admit_followers(launch, door, timeout_s)
+            followers = _accept_followers(launch, listener, timeout_s)
         else:
-            with _address_file(launch, {"port": door.address[1], "secret": secret}):
-                followers = _admit_followers(launch, door, timeout_s)
+            with _address_file(launch, {"port": listener.address[1], "secret": secret}):
+                followers = _accept_followers(launch, listener, timeout_s)
     group = Group(host, this_process(launch), followers)
     for member in group.members:
         if member.version != group.first.version:
@@ -56,7 +57,7 @@ def gather_followers(launch: Launch, timeout_s: float = JOIN_TIMEOUT_S) -> Group
     return group
 
 
-def _listener(host: str, port: int, backlog: int) -> socket.socket:
+def _listening_socket(host: str, port: int, backlog: int) -> socket.socket:
     try:
         return socket.create_server((host, port), backlog=backlog)
     except OSError as error:
@@ -79,12 +80,12 @@ def _address_file(launch: Launch, address: Message) -> Iterator[None]:
             private_folder.remove(folder, name)
 
 
-def _admit_followers(launch: Launch, door: Door, timeout_s: float) -> list[Follower]:
+def _accept_followers(launch: Launch, listener: SecretListener, timeout_s: float) -> list[Follower]:
     """The other processes, in the order of ranks. Raises UsageError if some do not connect in time."""
     deadline, followers = time.monotonic() + timeout_s, dict[int, Follower]()
     while missing := sorted({*range(1, launch.size)} - {*followers}):
-        if entered := door.admit(max(deadline - time.monotonic(), 0.0)):
-            if follower := _follower(entered, launch.size):
+        if peer := listener.accept(max(deadline - time.monotonic(), 0.0)):
+            if follower := _follower(peer, launch.size):
                 followers[follower.member.rank] = follower
         elif time.monotonic() >= deadline:
             for follower in followers.values():
@@ -95,11 +96,11 @@ def _admit_followers(launch: Launch, door: Door, timeout_s: float) -> list[Follo
     return [followers[rank] for rank in sorted(followers)]
 
 
-def _follower(entered: Entered, size: int) -> Follower | None:
+def _follower(peer: Peer, size: int) -> Follower | None:
     """The process that has connected; None if it introduces itself wrongly, and its connection is closed."""
-    channel = Channel(entered.connection, entered.lines)
+    channel = Channel(peer.connection, peer.lines)
     with suppress(ValueError):
-        member = msgspec.convert(entered.introduction.get("member"), LaunchedProcess)
+        member = msgspec.convert(peer.introduction.get("member"), LaunchedProcess)
         if 0 < member.rank < size and member.cores:
             return Follower(member, channel)
     channel.close()
@@ -115,7 +116,7 @@ def connect_to_first(launch: Launch, introduction: Message, timeout_s: float) ->
             address, secret = _address_and_secret(launch)
             connection = socket.create_connection(address, timeout=remaining_s)
             try:
-                enter(connection, secret, introduction, min(remaining_s, INTRODUCTION_S))
+                authenticate(connection, secret, introduction, min(remaining_s, INTRODUCTION_TIMEOUT_S))
             except BaseException:
                 connection.close()
                 raise
@@ -133,7 +134,7 @@ def _address_and_secret(launch: Launch) -> tuple[tuple[str, int], str]:
     """The first process's address and the secret. Raises OSError, ValueError, UsageError."""
     if launch.address:
         return launch.address, launch.secret
-    message = message_of(private_folder.read(launch.file.parent, launch.file.name))
+    message = decode_line(private_folder.read(launch.file.parent, launch.file.name))
     port, secret = message.get("port"), message.get("secret")
     if not (isinstance(port, int) and 0 < port < 2**16 and isinstance(secret, str)):
         raise ValueError(f"{launch.file} has no port and secret")

@@ -28,15 +28,15 @@ from benchbench.launch.project import UserCode
 from benchbench.launch.transport import IMPORT_TIMEOUT_S, Answer, Files, Greeting, JobEnd, Message, Worker
 from benchbench.machine.sampler import Sampler, TurnSampler
 from benchbench.meeting import (
-    LONGEST,
-    MEET_S,
+    CONNECT_TIMEOUT_S,
+    MAX_REASON_LENGTH,
     Rank,
-    cores_of,
-    deadline_of,
-    devices_of,
+    combine_replies,
+    device_count,
     failure_reply,
-    meet,
-    of_all,
+    rank_cores,
+    reply_deadline,
+    serve_ranks,
 )
 from benchbench.model.case import Case
 from benchbench.model.device import Target
@@ -45,7 +45,7 @@ from benchbench.model.run import Settings
 from benchbench.model.status import Status
 from benchbench.model.world import Spread
 from benchbench.registry import load_class
-from benchbench.wire import Door, Entered
+from benchbench.wire import Peer, SecretListener
 
 FAILURE_TIMEOUT_S = 1.0  # for a worker to report how its job ended, after a rank has failed
 SUCCESS_TIMEOUT_S = 5.0  # the same after all ranks have replied: output files such as traces are read
@@ -129,7 +129,7 @@ class RankedWorker(Worker):
     def post(self, job: Message, files: Files | None = None, *, fork: bool) -> None:
         """Start a job on all devices in every worker, and any other job in the first worker."""
         self._failure = ""
-        if devices_of(job) != len(self._group.members):
+        if device_count(job) != len(self._group.members):
             self._first.post(job, files, fork=fork)
         elif failed := [follower for follower in self._group.followers if follower.failure]:
             self._failure = f"{failed[0].name}: {failed[0].failure}"
@@ -157,7 +157,7 @@ class RankedWorker(Worker):
             {**rank_reply, "host": self._group.host_number(rank)}
             for rank, rank_reply in enumerate(reply["ranks"])
         ]
-        reply = of_all({"ranks": ranks})
+        reply = combine_replies({"ranks": ranks})
         return dataclasses.replace(endings.first, reply=reply, end=JobEnd.ANSWERED, message="")
 
     def has_ended(self) -> bool:
@@ -273,7 +273,7 @@ class Follower:
         except TimeoutError:
             self.failure = f"its process sent nothing for {timeout_s:.0f} s"
         except ValueError as error:
-            self.failure = f"its process sent an unreadable answer: {str(error)[:LONGEST]}"
+            self.failure = f"its process sent an unreadable answer: {str(error)[:MAX_REASON_LENGTH]}"
         self.channel.close()  # a late answer would be mistaken for the next one
         raise ConnectionError(self.failure)
 
@@ -358,7 +358,7 @@ def _shared_cores(members: Sequence[LaunchedProcess]) -> list[list[int]]:
     """The cores of each process on one host."""
     if len({member.cores for member in members}) > 1:  # bound by the launcher
         return [list(member.cores) for member in members]
-    return [cores_of(place, len(members), member.cores) for place, member in enumerate(members)]
+    return [rank_cores(place, len(members), member.cores) for place, member in enumerate(members)]
 
 
 def this_process(launch: Launch) -> LaunchedProcess:
@@ -380,10 +380,12 @@ class Meeting:
 
     def __init__(self, group: Group, timeout_s: float) -> None:
         self._group = group
-        self._deadline = deadline_of(timeout_s)
+        self._deadline = reply_deadline(timeout_s)
         self._secret = secrets.token_hex(16)
         host = group.host if group.hosts == 1 else ""
-        self._door = Door(socket.create_server((host, 0), backlog=len(group.members)), self._secret)
+        self._listener = SecretListener(
+            socket.create_server((host, 0), backlog=len(group.members)), self._secret
+        )
         self._folder = tempfile.TemporaryDirectory(prefix="accelbench-meeting-")
         self._ranks: dict[int, Rank] = {}
 
@@ -396,7 +398,7 @@ class Meeting:
             "size": len(group.members),
             "hosts": group.hosts,
             "host": group.host,
-            "port": self._door.address[1],
+            "port": self._listener.address[1],
             "secret": self._secret,
             "cores": group.cores[rank],
             "oversubscribed": group.oversubscribed,
@@ -416,29 +418,27 @@ class Meeting:
 
         `describe_ending(rank)`: why a rank gave no reply.
         """
-        size, deadline = len(self._group.members), min(self._deadline, time.monotonic() + MEET_S)
+        size, deadline = len(self._group.members), min(self._deadline, time.monotonic() + CONNECT_TIMEOUT_S)
         while len(self._ranks) < size:
-            if entered := self._door.admit(min(max(deadline - time.monotonic(), 0.0), POLL_S)):
-                self._admit(entered, describe_ending)
+            if peer := self._listener.accept(min(max(deadline - time.monotonic(), 0.0), POLL_S)):
+                self._add_rank(peer, describe_ending)
             elif time.monotonic() > deadline or any(follower.ended for follower in self._group.followers):
                 missing = ", ".join(str(rank) for rank in range(size) if rank not in self._ranks)
                 message = f"no process of rank {missing} of {size} connected"
                 return failure_reply(Failure(status=Status.CRASHED, message=message))
-        return meet([self._ranks[rank] for rank in range(size)], self._deadline)
+        return serve_ranks([self._ranks[rank] for rank in range(size)], self._deadline)
 
-    def _admit(self, entered: Entered, describe_ending: Callable[[int], str]) -> None:
+    def _add_rank(self, peer: Peer, describe_ending: Callable[[int], str]) -> None:
         """Accept a connection as the rank in its introduction, or close it."""
-        number = entered.introduction.get("rank")
+        number = peer.introduction.get("rank")
         if type(number) is int and 0 <= number < len(self._group.members) and number not in self._ranks:
-            self._ranks[number] = Rank(
-                number, entered.connection, partial(describe_ending, number), entered.lines
-            )
+            self._ranks[number] = Rank(number, peer.connection, partial(describe_ending, number), peer.lines)
         else:
-            entered.connection.close()
+            peer.connection.close()
 
     def close(self) -> None:
         """Stop listening, and close the connections of all ranks."""
         for rank in self._ranks.values():
-            rank.channel.close()
-        self._door.close()
+            rank.connection.close()
+        self._listener.close()
         self._folder.cleanup()

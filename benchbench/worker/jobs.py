@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchbench.backends.base import Backend, Session
 from benchbench.errors import Unsupported
-from benchbench.meeting import devices_of, failure_reply, names_of, of_all
+from benchbench.meeting import combine_replies, device_count, device_names, failure_reply
 from benchbench.model import user_model
 from benchbench.model.case import Cache, Dtype, Phase
 from benchbench.model.measurement import Failure
@@ -64,15 +64,15 @@ def run_job(backend: Backend, job: Message, turns: Turns | None = None) -> Messa
     """
     if job.get("affinity"):
         os.sched_setaffinity(0, job["affinity"])
-    if devices_of(job) == 1:
+    if device_count(job) == 1:
         return run_alone(backend, job, turns=turns if job.get("turns") else None)
     if "launched" in job:
         return run_launched(job, lambda rank_job, world: run_alone(backend, rank_job, world))
     if backend.spread is Spread.PROCESSES:
-        return of_all(run_ranks(job, lambda rank_job, world: run_alone(backend, rank_job, world)))
-    devices = devices_of(job)
+        return combine_replies(run_ranks(job, lambda rank_job, world: run_alone(backend, rank_job, world)))
+    devices = device_count(job)
     oversubscribed = on_cpu(job) and devices > len(os.sched_getaffinity(0))
-    world = World(devices=devices, names=names_of(job), oversubscribed=oversubscribed)
+    world = World(devices=devices, names=device_names(job), oversubscribed=oversubscribed)
     return run_alone(backend, job, world)
 
 

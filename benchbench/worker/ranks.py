@@ -18,9 +18,17 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
-from benchbench.meeting import MEET_S, Member, Rank, cores_of, deadline_of, meet, names_of
+from benchbench.meeting import (
+    CONNECT_TIMEOUT_S,
+    Rank,
+    RankConnection,
+    device_names,
+    rank_cores,
+    reply_deadline,
+    serve_ranks,
+)
 from benchbench.model.world import World
-from benchbench.wire import enter
+from benchbench.wire import authenticate
 from benchbench.worker.children import die_with_parent
 from benchbench.worker.program import Message
 
@@ -37,7 +45,7 @@ class ForkedRank:
     pid: int
     channel: socket.socket
 
-    def death(self) -> str:
+    def describe_ending(self) -> str:
         """Wait for the process to end and describe how it ended. Its connection ends first."""
         deadline = time.monotonic() + EXIT_TIMEOUT_S
         while (result := os.waitpid(self.pid, os.WNOHANG))[0] == 0:
@@ -63,8 +71,8 @@ def run_ranks(job: Message, run: RunRank) -> Message:
     shared = memoryview(mmap.mmap(-1, size * NUMBER_BYTES)).cast("q")
     forked = [_fork(number, size, job, run, shared) for number in range(size)]
     try:
-        ranks = [Rank(rank.number, rank.channel, rank.death) for rank in forked]
-        return meet(ranks, deadline_of(job["timeout_s"]))
+        ranks = [Rank(rank.number, rank.channel, rank.describe_ending) for rank in forked]
+        return serve_ranks(ranks, reply_deadline(job["timeout_s"]))
     finally:
         for rank in forked:
             rank.end()
@@ -74,8 +82,8 @@ def run_launched(job: Message, run: RunRank) -> Message:
     """Run this worker's rank under a launcher. Send its reply to the meeting and return it."""
     invitation = job["launched"]
     with closing(socket.create_connection((invitation["host"], invitation["port"]))) as channel:
-        enter(channel, invitation["secret"], {"rank": invitation["rank"]}, MEET_S)
-        member = Member(channel)
+        authenticate(channel, invitation["secret"], {"rank": invitation["rank"]}, CONNECT_TIMEOUT_S)
+        connection = RankConnection(channel)
         os.sched_setaffinity(0, invitation["cores"])
         world = World(
             rank=invitation["rank"],
@@ -85,10 +93,10 @@ def run_launched(job: Message, run: RunRank) -> Message:
             hosts=invitation["hosts"],
             oversubscribed=on_cpu(job) and invitation["oversubscribed"],
             meeting=invitation["meeting"],
-            gather=member.gather,
+            gather=connection.gather,
         )
         reply = run(_on_cores(job, invitation["cores"]), world)
-        member.send({"reply": reply})
+        connection.send({"reply": reply})
     return reply
 
 
@@ -124,21 +132,21 @@ def _run_forked_rank(
     try:
         die_with_parent(parent)
         available_cores = sorted(os.sched_getaffinity(0))
-        cores = cores_of(number, size, available_cores)
+        cores = rank_cores(number, size, available_cores)
         os.sched_setaffinity(0, cores)
-        member = Member(channel)
+        connection = RankConnection(channel)
         world = World(
             rank=number,
             local=number,
             devices=size,
             processes=size,
-            names=names_of(job),
+            names=device_names(job),
             oversubscribed=on_cpu(job) and size > len(available_cores),
             meeting=f"file://{job['folder']}/meeting",
-            gather=member.gather,
+            gather=connection.gather,
             shared=shared,
         )
-        member.send({"reply": run(_on_cores(job, cores), world)})
+        connection.send({"reply": run(_on_cores(job, cores), world)})
         sys.stdout.flush()
         sys.stderr.flush()
         code = 0
