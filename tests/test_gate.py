@@ -29,10 +29,10 @@ class Bench:
         return accelbench(*arguments, **{"cwd": self.folder, "code": code, **paced_by(self.folder), **more})
 
     def check(self, *arguments: str, code: int = 0) -> dict[str, Any]:
-        done = self.run("check", "--baseline", "main", *arguments, "--format", "json", code=code)
-        found: dict[str, Any] = json.loads(done.stdout)
-        assert found["exit_code"] == code
-        return found
+        process = self.run("check", "--baseline", "main", *arguments, "--format", "json", code=code)
+        data: dict[str, Any] = json.loads(process.stdout)
+        assert data["exit_code"] == code
+        return data
 
     @property
     def sessions(self) -> list[Path]:
@@ -59,12 +59,12 @@ class Bench:
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = Bench(tmp_path_factory.mktemp("template"))
-    made.pace("0.001 0.001")
-    made.run(*FAKE)
-    made.run("baseline", "set", "main")
-    add_sessions(made.folder / "results", 5)
-    return made.folder
+    bench = Bench(tmp_path_factory.mktemp("template"))
+    bench.pace("0.001 0.001")
+    bench.run(*FAKE)
+    bench.run("baseline", "set", "main")
+    add_sessions(bench.folder / "results", 5)
+    return bench.folder
 
 
 @pytest.fixture
@@ -74,10 +74,10 @@ def bench(template: Path, tmp_path: Path) -> Bench:
 
 @pytest.fixture(scope="module")
 def slower_template(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = Bench(Path(shutil.copytree(template, tmp_path_factory.mktemp("slower") / "bench")))
-    made.pace("0.0012 0.001")
-    made.run(*FAKE)
-    return made.folder
+    bench = Bench(Path(shutil.copytree(template, tmp_path_factory.mktemp("slower") / "bench")))
+    bench.pace("0.0012 0.001")
+    bench.run(*FAKE)
+    return bench.folder
 
 
 @pytest.fixture
@@ -88,54 +88,54 @@ def slower(slower_template: Path, tmp_path: Path) -> Bench:
 
 @pytest.mark.real
 def test_unchanged_code_measured_now_passes_and_is_a_run(bench: Bench) -> None:
-    found = bench.check()
-    assert found["endings"] == []
-    assert [each["threshold"] for each in found["findings"]] == [0.05, 0.05]
-    assert found["confirmation"] is None
+    result = bench.check()
+    assert result["endings"] == []
+    assert [finding["threshold"] for finding in result["findings"]] == [0.05, 0.05]
+    assert result["confirmation"] is None
     listed = json.loads(bench.run("list", "runs", "--format", "json").stdout)
-    assert [each["run"] for each in listed][-1] == found["run"]["id"]
+    assert [row["run"] for row in listed][-1] == result["run"]["id"]
 
 
 @pytest.mark.real
 def test_slower_code_is_measured_again_and_ends_with_10(bench: Bench) -> None:
     bench.pace("0.0012 0.001")
-    done = bench.run("check", "--baseline", "main", code=10)
-    assert "1 flagged, measuring again: paced" in done.stderr
-    assert done.stdout.splitlines()[0].startswith("FAIL 1 of 2: paced(size=32)")
-    found = bench.check(code=10)
-    slower, other = found["findings"]
-    assert (slower["verdict"], other["flagged"]) == ("slower", False)
+    process = bench.run("check", "--baseline", "main", code=10)
+    assert "1 flagged, measuring again: paced" in process.stderr
+    assert process.stdout.splitlines()[0].startswith("FAIL 1 of 2: paced(size=32)")
+    result = bench.check(code=10)
+    slower, other_finding = result["findings"]
+    assert (slower["verdict"], other_finding["flagged"]) == ("slower", False)
     assert slower["first"]["ratio"] == pytest.approx(1.2, rel=0.01)
     assert slower["confirmation"]["ratio"] == pytest.approx(1.2, rel=0.01)
-    again = bench.folder / "results/runs" / found["run"]["id"] / "runs" / found["confirmation"]["run"]["id"]
+    again = bench.folder / "results/runs" / result["run"]["id"] / "runs" / result["confirmation"]["run"]["id"]
     assert len((again / "records.jsonl").read_text().splitlines()) == 3
     assert "paced" in bench.run("report", str(again), "--format", "csv").stdout
-    shown = bench.run("check", "latest", "--baseline", "main", code=10).stdout
-    told = re.search(r"measured again: run (\w+)", shown)
-    assert told
-    assert "paced" in bench.run("report", told[1], "--format", "csv").stdout
-    assert told[1] not in bench.run("list", "runs").stdout + bench.run("history", "--format", "json").stdout
-    refused = bench.run("baseline", "set", "main", told[1], code=2)
-    assert f"Run {told[1]} is the second test of {found['run']['id']}" in refused.stderr
+    output = bench.run("check", "latest", "--baseline", "main", code=10).stdout
+    match = re.search(r"measured again: run (\w+)", output)
+    assert match
+    assert "paced" in bench.run("report", match[1], "--format", "csv").stdout
+    assert match[1] not in bench.run("list", "runs").stdout + bench.run("history", "--format", "json").stdout
+    refused = bench.run("baseline", "set", "main", match[1], code=2)
+    assert f"Run {match[1]} is the second test of {result['run']['id']}" in refused.stderr
     listed = json.loads(bench.run("list", "runs", "--format", "json").stdout)
-    assert [each["run"] for each in listed][-1] == found["run"]["id"]
+    assert [row["run"] for row in listed][-1] == result["run"]["id"]
 
 
 @pytest.mark.real
 def test_a_slow_hour_that_is_over_is_not_confirmed(slower: Bench) -> None:
     slower.pace("0.001 0.001")
-    found = slower.check("latest")
-    assert found["findings"][0]["flagged"]
-    assert found["findings"][0]["verdict"] == "same"
-    assert "not confirmed" in found["findings"][0]["reason"]
+    result = slower.check("latest")
+    assert result["findings"][0]["flagged"]
+    assert result["findings"][0]["verdict"] == "same"
+    assert "not confirmed" in result["findings"][0]["reason"]
 
 
 @pytest.mark.real
 def test_without_confirmation_one_stage_decides(slower: Bench) -> None:
     slower.pace("0.001 0.001")
-    found = slower.check("latest", "--no-confirm", code=10)
-    assert found["stages"] == 1
-    assert found["confirmation"] is None
+    result = slower.check("latest", "--no-confirm", code=10)
+    assert result["stages"] == 1
+    assert result["confirmation"] is None
 
 
 def test_a_run_of_another_machine_is_decided_in_one_stage_and_says_so(slower: Bench) -> None:
@@ -143,12 +143,14 @@ def test_a_run_of_another_machine_is_decided_in_one_stage_and_says_so(slower: Be
     for path in (slower.folder / "results").rglob("*.json"):
         text = re.sub(hardware, r'\1 "Other CPU"\2', path.read_text())
         path.write_bytes(resealed(text.encode()) if "crc32" in text else text.encode())
-    own = json.loads((next((slower.folder / "results/runs").iterdir()) / "run.json").read_text())["machine"]
-    assert own["cpu"] == "Other CPU"
-    slower.session.parent.rename(slower.session.parent.with_name(fingerprint_of(own)))
-    found = slower.check("latest", code=10)
-    assert "not measured again" in found["note"]
-    assert found["stages"] == 1
+    machine = json.loads((next((slower.folder / "results/runs").iterdir()) / "run.json").read_text())[
+        "machine"
+    ]
+    assert machine["cpu"] == "Other CPU"
+    slower.session.parent.rename(slower.session.parent.with_name(fingerprint_of(machine)))
+    result = slower.check("latest", code=10)
+    assert "not measured again" in result["note"]
+    assert result["stages"] == 1
 
 
 def fingerprint_of(fields: dict[str, Any]) -> str:
@@ -160,17 +162,17 @@ def fingerprint_of(fields: dict[str, Any]) -> str:
 
 @pytest.mark.real
 def test_exit_zero_tells_a_regression_and_fails_nothing(slower: Bench) -> None:
-    found = slower.check("latest", "--exit-zero")
-    assert found["endings"] == ["regressed"]
-    assert found["counts"]["slower"] == 1
+    result = slower.check("latest", "--exit-zero")
+    assert result["endings"] == ["regressed"]
+    assert result["counts"]["slower"] == 1
 
 
 @pytest.mark.real
 def test_a_case_that_no_longer_works_ends_with_4_and_is_no_regression(bench: Bench) -> None:
     bench.pace("broken")
-    found = bench.check("--exit-zero", code=4)
-    assert found["endings"] == ["failed"]
-    assert "ValueError" in found["findings"][0]["reason"]
+    result = bench.check("--exit-zero", code=4)
+    assert result["endings"] == ["failed"]
+    assert "ValueError" in result["findings"][0]["reason"]
 
 
 def test_a_case_that_breaks_while_measured_again_ends_with_4(slower: Bench) -> None:
@@ -179,32 +181,32 @@ def test_a_case_that_breaks_while_measured_again_ends_with_4(slower: Bench) -> N
 
 
 def test_a_missing_baseline_ends_with_11_before_anything_is_measured(bench: Bench) -> None:
-    done = bench.run("check", "--baseline", "mian", code=11)
-    assert "Did you mean 'main'?" in done.stderr
-    assert "round" not in done.stderr
+    process = bench.run("check", "--baseline", "mian", code=11)
+    assert "Did you mean 'main'?" in process.stderr
+    assert "round" not in process.stderr
 
 
 def test_other_hardware_ends_with_11_and_says_what_the_baseline_holds(bench: Bench) -> None:
     bench.edit_sessions(r'"cpu": "[^"]*"', '"cpu": "Other CPU"')
     bench.session.parent.rename(bench.session.parent.with_name("0123456789ab"))
-    done = bench.run("check", "--baseline", "main", "--exit-zero", code=11)
-    assert "has no session of this hardware" in done.stderr
-    assert "Other CPU" in done.stderr
+    process = bench.run("check", "--baseline", "main", "--exit-zero", code=11)
+    assert "has no session of this hardware" in process.stderr
+    assert "Other CPU" in process.stderr
 
 
 @pytest.mark.real
 def test_other_work_ends_with_11(bench: Bench) -> None:
     bench.edit_sessions(r'"flops": \d+', '"flops": 7')
-    found = bench.check("--exit-zero", code=11)
-    assert found["findings"][0]["reason"].startswith("counted flops 7 → ")
+    result = bench.check("--exit-zero", code=11)
+    assert result["findings"][0]["reason"].startswith("counted flops 7 → ")
 
 
 @pytest.mark.real
 def test_a_backend_that_is_gone_ends_with_11_and_never_passes(bench: Bench) -> None:
     bench.edit_sessions('(paced.*)fake:cpu(.*"device": )"cpu"', r'\1fake:cuda:0\2"cuda:0"')
-    found = bench.check(code=11)
-    assert found["endings"] == ["not_comparable"]
-    assert found["conclusions"][0].endswith("unavailable: fake has no device 'cuda:0'")
+    result = bench.check(code=11)
+    assert result["endings"] == ["not_comparable"]
+    assert result["conclusions"][0].endswith("unavailable: fake has no device 'cuda:0'")
     bench.edit_sessions('(honest.*)fake:cpu(.*"device": )"cpu"', r'\1fake:cuda:0\2"cuda:0"')
     assert "None of the selected cases" in bench.run("check", "--baseline", "main", code=3).stderr
 
@@ -212,8 +214,8 @@ def test_a_backend_that_is_gone_ends_with_11_and_never_passes(bench: Bench) -> N
 @pytest.mark.real
 def test_a_run_with_nothing_in_common_is_no_pass(bench: Bench) -> None:
     bench.run("run", "-b", "fake", "-d", "cpu", "--quick", "-w", "gemm", "-p", "m=8")
-    found = bench.check("latest", code=11)
-    assert found["conclusions"] == [
+    result = bench.check("latest", code=11)
+    assert result["conclusions"] == [
         "NOT COMPARABLE: no case could be tested",
         "INCOMPLETE: 2 cases: in the baseline, but not in the plan of the run",
     ]
@@ -222,10 +224,10 @@ def test_a_run_with_nothing_in_common_is_no_pass(bench: Bench) -> None:
 def test_undecided_cases_end_with_13_if_none_is_decided_or_if_they_are_to_fail(bench: Bench) -> None:
     assert bench.check("latest", "--inconclusive", "fail")["counts"] == {"same": 2}
     bench.keep_one_session()
-    shown = bench.run("check", "latest", "--baseline", "main", code=13).stdout
-    assert shown.splitlines()[0].startswith("INCONCLUSIVE 2 of 2: 4 more sessions on other days")
-    assert "provisional: 1 of 5 sessions; the spread between sessions is assumed to be 7 %" in shown
-    assert "PASS" not in shown
+    output = bench.run("check", "latest", "--baseline", "main", code=13).stdout
+    assert output.splitlines()[0].startswith("INCONCLUSIVE 2 of 2: 4 more sessions on other days")
+    assert "provisional: 1 of 5 sessions; the spread between sessions is assumed to be 7 %" in output
+    assert "PASS" not in output
     assert bench.check("latest", code=13)["endings"] == ["inconclusive"]
     assert bench.check("latest", "--inconclusive", "pass")["endings"] == ["inconclusive"]
     assert (
@@ -238,9 +240,9 @@ def test_undecided_cases_end_with_13_if_none_is_decided_or_if_they_are_to_fail(b
 def test_slower_on_one_session_is_provisional_and_ends_with_12(bench: Bench) -> None:
     bench.keep_one_session()
     bench.pace("0.003 0.001")
-    found = bench.check(code=12)
-    assert found["endings"] == ["provisional", "inconclusive"]
-    assert any("--ab" in conclusion for conclusion in found["conclusions"])
+    result = bench.check(code=12)
+    assert result["endings"] == ["provisional", "inconclusive"]
+    assert any("--ab" in conclusion for conclusion in result["conclusions"])
     assert bench.check("latest", "--exit-zero")["counts"] == {"provisional": 1, "inconclusive": 1}
 
 
@@ -248,14 +250,14 @@ def test_a_run_that_lost_a_record_ends_with_11_and_never_passes(bench: Bench) ->
     records = next((bench.folder / "results/runs").iterdir()) / "records.jsonl"
     lines = records.read_text().splitlines(keepends=True)
     records.write_text("".join(lines[:-1]))
-    found = bench.check("latest", code=11)
-    assert found["endings"][0] == "incomplete"
-    assert found["missing"][0]["reason"] == "records of 2 of 3 rounds"
+    result = bench.check("latest", code=11)
+    assert result["endings"][0] == "incomplete"
+    assert result["missing"][0]["reason"] == "records of 2 of 3 rounds"
     damaged = [line if "paced" not in line else "x" + line for line in lines]
     records.write_text("".join(damaged))
-    found = bench.check("latest", "--exit-zero", code=11)
-    assert found["missing"][0]["reason"] == "planned, but without a record"
-    assert not any("PASS" in line for line in found["conclusions"])
+    result = bench.check("latest", "--exit-zero", code=11)
+    assert result["missing"][0]["reason"] == "planned, but without a record"
+    assert not any("PASS" in line for line in result["conclusions"])
 
 
 def test_other_versions_end_with_11_where_asked(bench: Bench) -> None:
@@ -277,41 +279,41 @@ def test_other_versions_end_with_11_where_asked(bench: Bench) -> None:
 def test_a_mistake_has_its_code_and_a_hint(
     bench: Bench, arguments: tuple[str, ...], code: int, message: str
 ) -> None:
-    done = bench.run(*arguments, code=code)
-    assert message in done.stderr
-    assert "hint: " in done.stderr
+    process = bench.run(*arguments, code=code)
+    assert message in process.stderr
+    assert "hint: " in process.stderr
 
 
 def test_a_damaged_session_is_told_and_passed_over_and_without_any_other_ends_with_5(bench: Bench) -> None:
-    path, *others = bench.sessions
+    path, *other_paths = bench.sessions
     path.write_text("{")
-    told = bench.run("check", "latest", "--baseline", "main", "--inconclusive", "pass").stderr
-    assert path.name in told
-    assert "1 of 6 sessions cannot be read" in told
-    for other in others:
-        other.write_text("{")
+    output = bench.run("check", "latest", "--baseline", "main", "--inconclusive", "pass").stderr
+    assert path.name in output
+    assert "1 of 6 sessions cannot be read" in output
+    for other_path in other_paths:
+        other_path.write_text("{")
     assert "no session can be read" in bench.run("check", "latest", "--baseline", "main", code=5).stderr
 
 
 def test_a_run_is_no_session_against_itself(bench: Bench) -> None:
-    found = bench.check("latest")
-    assert found["note"].endswith("is itself a session of the baseline, and left out of it")
-    assert found["findings"][0]["first"]["against"] == 5
+    result = bench.check("latest")
+    assert result["note"].endswith("is itself a session of the baseline, and left out of it")
+    assert result["findings"][0]["first"]["against"] == 5
     for path in bench.sessions[:-1]:
         path.unlink()
-    told = bench.run("check", "latest", "--baseline", "main", code=11).stderr
-    assert "against itself it always passes" in told
+    output = bench.run("check", "latest", "--baseline", "main", code=11).stderr
+    assert "against itself it always passes" in output
 
 
 def test_a_suite_narrows_what_is_checked(bench: Bench) -> None:
     suite = 'description = "d"\n[[cases]]\nworkload = "paced"\n'
     (bench.folder / "one.toml").write_text(suite)
-    found = bench.check("latest", "--suite", "one.toml")
-    assert [each["case"][:5] for each in found["findings"]] == ["paced"]
-    assert found["missing"] == []
+    result = bench.check("latest", "--suite", "one.toml")
+    assert [finding["case"][:5] for finding in result["findings"]] == ["paced"]
+    assert result["missing"] == []
     (bench.folder / "none.toml").write_text(suite.replace("paced", "gemm"))
-    told = bench.run("check", "latest", "--baseline", "main", "--suite", "none.toml", code=2).stderr
-    assert "has no case of none.toml" in told
+    output = bench.run("check", "latest", "--baseline", "main", "--suite", "none.toml", code=2).stderr
+    assert "has no case of none.toml" in output
 
 
 def test_results_that_cannot_be_written_end_with_6(bench: Bench) -> None:
@@ -329,7 +331,7 @@ def test_thresholds_come_from_the_nearest_file_and_its_patterns_come_before_its_
     inner = bench.folder / "inner"
     inner.mkdir()
     results = str(bench.folder / "results")
-    done = accelbench(
+    process = accelbench(
         "check",
         "latest",
         "--format",
@@ -338,14 +340,14 @@ def test_thresholds_come_from_the_nearest_file_and_its_patterns_come_before_its_
         ACCELBENCH_RESULTS=results,
         **paced_by(bench.folder),
     )
-    found = json.loads(done.stdout)
-    limits = {(each["case"][:5], each["metric"]): each["threshold"] for each in found["findings"]}
+    data = json.loads(process.stdout)
+    limits = {(finding["case"][:5], finding["metric"]): finding["threshold"] for finding in data["findings"]}
     assert limits == {
         (case, metric): value
         for case, value in (("paced", 0.4), ("hones", 0.3))
         for metric in ("latency_s", "peak_host_bytes")
     }
-    assert found["idle_thresholds"] == ["accelbench.toml 'nothing*'"]
+    assert data["idle_thresholds"] == ["accelbench.toml 'nothing*'"]
     typed = json.loads(
         accelbench(
             "check",
@@ -358,7 +360,7 @@ def test_thresholds_come_from_the_nearest_file_and_its_patterns_come_before_its_
             ACCELBENCH_RESULTS=results,
         ).stdout
     )
-    assert {each["threshold_from"] for each in typed["findings"]} == {"--max-slowdown"}
+    assert {finding["threshold_from"] for finding in typed["findings"]} == {"--max-slowdown"}
 
 
 @pytest.mark.real
@@ -372,8 +374,8 @@ def test_a_suite_has_thresholds_of_its_own(bench: Bench) -> None:
     assert "suite 'own' is not found by name" in unnamed.stderr
     (bench.folder / "accelbench.toml").write_text('[run]\nsuite = ["own.toml"]\n')
     assert bench.check("latest") == bench.check("latest", "--suite", "own.toml")
-    found = bench.check("latest", "--suite", "own.toml")
-    limits = {each["case"][:5]: each["threshold_from"] for each in found["findings"]}
+    result = bench.check("latest", "--suite", "own.toml")
+    limits = {finding["case"][:5]: finding["threshold_from"] for finding in result["findings"]}
     assert limits == {"paced": "suite own 'paced*'", "hones": "default"}
 
 
@@ -394,29 +396,29 @@ def test_a_suite_has_thresholds_of_its_own(bench: Bench) -> None:
 )
 def test_a_mistake_in_the_file_is_named_with_its_place(bench: Bench, text: str, hint: str) -> None:
     (bench.folder / "accelbench.toml").write_text(text)
-    done = bench.run("check", "latest", "--baseline", "main", code=2)
-    assert "accelbench.toml" in done.stderr
-    assert hint in done.stderr
+    process = bench.run("check", "latest", "--baseline", "main", code=2)
+    assert "accelbench.toml" in process.stderr
+    assert hint in process.stderr
 
 
 def test_markdown_can_be_pasted(bench: Bench) -> None:
-    done = bench.run("check", "latest", "--baseline", "main", "--format", "markdown")
-    assert done.stdout.startswith("## Check against main\n\n- PASS")
+    process = bench.run("check", "latest", "--baseline", "main", "--format", "markdown")
+    assert process.stdout.startswith("## Check against main\n\n- PASS")
 
 
 def test_the_documentation_shows_a_file_that_is_read(tmp_path: Path) -> None:
     document = (Path(__file__).parent.parent / "docs/checking.md").read_text()
     path = tmp_path / "accelbench.toml"
     path.write_text(document.split("```toml\n")[1].split("```")[0])
-    found = config.load_config(path)
-    assert (found.code.workloads, found.code.sources) == (["benchmarks"], ["src"])
-    assert (found.run.suite, found.run.backend) == ([str(tmp_path / "benchmarks/suite.toml")], ["torch"])
-    assert found.check.baseline == "main"
-    assert [(rule.pattern, rule.value) for rule in config.config_thresholds(found)] == [
+    loaded = config.load_config(path)
+    assert (loaded.code.workloads, loaded.code.sources) == (["benchmarks"], ["src"])
+    assert (loaded.run.suite, loaded.run.backend) == ([str(tmp_path / "benchmarks/suite.toml")], ["torch"])
+    assert loaded.check.baseline == "main"
+    assert [(rule.pattern, rule.value) for rule in config.config_thresholds(loaded)] == [
         ("attention*bfloat16", 0.1),
         ("gemm(m=64", 0.08),
     ]
-    assert config.prices(found) == Prices(
+    assert config.prices(loaded) == Prices(
         currency="EUR", per_hour={"NVIDIA H100 80GB HBM3": 2.5, "*A100*": 1.8}
     )
     assert find_config(tmp_path / "a" / "b") == path

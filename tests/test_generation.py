@@ -72,28 +72,28 @@ def flops(work: Any, **sizes: int) -> int:
 def test_a_prompt_costs_its_tokens_but_for_their_logits(
     prefill: Prefill, decode: Decode, length: int, batch: int
 ) -> None:
-    whole, last = prefill.tiny(), decode.tiny()
-    first = flops(whole, batch=batch, length=1)
-    further = sum(flops(last, batch=batch, length=seen) for seen in range(2, length + 1))
+    prompt, last = prefill.tiny(), decode.tiny()
+    first = flops(prompt, batch=batch, length=1)
+    further = sum(flops(last, batch=batch, length=position) for position in range(2, length + 1))
     logits = last.layers()[-1].flops(batch)
-    assert first + further == flops(whole, batch=batch, length=length) + (length - 1) * logits
+    assert first + further == flops(prompt, batch=batch, length=length) + (length - 1) * logits
 
 
-@pytest.mark.parametrize("work", [each for pair in PAIRS for each in pair])
+@pytest.mark.parametrize("work", [work for pair in PAIRS for work in pair])
 def test_rounding_is_drawn_as_deep_as_the_decoder_and_nearly_as_wide(work: Any) -> None:
-    drawn = work.rounding_size()
-    assert (drawn.depth, drawn.width) == (work.depth, 128)
+    small = work.rounding_size()
+    assert (small.depth, small.width) == (work.depth, 128)
     assert replace(work.tiny(), depth=5).rounding_size() == replace(work.tiny(), depth=5)
 
 
 @pytest.mark.parametrize(("prefill", "decode"), PAIRS)
 def test_generating_is_reading_the_longer_prompt(prefill: Prefill, decode: Decode) -> None:
-    whole, last = prefill.tiny(), decode.tiny()
+    prompt, last = prefill.tiny(), decode.tiny()
     arrays: Any = last.arrays(DRAW)
     tokens = np.concatenate([arrays["prompt"], arrays["tokens"]], axis=1)
     indices = sample_indices(last)
     np.testing.assert_array_equal(
-        whole.references({**arrays, "tokens": tokens}, indices)["output"],
+        prompt.references({**arrays, "tokens": tokens}, indices)["output"],
         last.references(arrays, indices)["output"],
     )
 
@@ -111,13 +111,13 @@ def logits_of(framework: str, program: Program, steps: int = 1) -> Any:
 @pytest.mark.parametrize(("prefill", "decode"), PAIRS)
 def test_every_framework_generates_what_it_reads(framework: str, prefill: Prefill, decode: Decode) -> None:
     """Also after further steps, which write the same place of the cache again."""
-    whole, last = prefill.tiny(), decode.tiny()
+    prompt, last = prefill.tiny(), decode.tiny()
     arrays: Any = last.arrays(DRAW)
     tokens = np.concatenate([arrays["prompt"], arrays["tokens"]], axis=1)
-    read = logits_of(framework, built(framework, whole, {**arrays, "tokens": tokens}))
+    prompt_logits = logits_of(framework, built(framework, prompt, {**arrays, "tokens": tokens}))
     generated = [logits_of(framework, built(framework, last, arrays), steps) for steps in (1, 3)]
     for logits in generated:
-        assert relative_error(logits, read) < reference(last, Dtype.FLOAT32).tolerance["output"]
+        assert relative_error(logits, prompt_logits) < reference(last, Dtype.FLOAT32).tolerance["output"]
 
 
 class SigmoidGelu(Ops):
@@ -225,8 +225,8 @@ def test_a_decoders_loss_falls(kind: Any) -> None:
 
 def test_a_llama_of_the_published_size_has_its_parameters() -> None:
     """Llama 3.2 1B (meta-llama/Llama-3.2-1B, config.json)."""
-    whole = LlamaDecode(width=2048, depth=16, heads=32, kv_heads=8, hidden=8192, vocabulary=128256)
-    assert parameters_of(whole) == 1_235_814_400
+    model = LlamaDecode(width=2048, depth=16, heads=32, kv_heads=8, hidden=8192, vocabulary=128256)
+    assert parameters_of(model) == 1_235_814_400
 
 
 def test_rotary_positions_turn_a_pair_by_the_distance() -> None:

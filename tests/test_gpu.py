@@ -28,7 +28,7 @@ def gpu() -> None:
         pytest.skip(f"torch {torch.__version__} sees no CUDA device")
 
 
-def measured(work: Workload, mode: str = "eager", before: str = "") -> Samples:
+def measure(work: Workload, mode: str = "eager", before: str = "") -> Samples:
     session = Torch().open("cuda:0", Dtype.FLOAT32, mode, 2)
     runner = build(Torch(), session, work, Dtype.FLOAT32)
     session.wait(runner.step())
@@ -37,27 +37,27 @@ def measured(work: Workload, mode: str = "eager", before: str = "") -> Samples:
     return measure_steps(runner.step, session.timer(ahead), POLICIES["quick"], most=most)
 
 
-def step_s(found: Samples) -> float:
-    return median(found.block_s) / found.iterations
+def step_s(samples: Samples) -> float:
+    return median(samples.block_s) / samples.iterations
 
 
-def launching(found: Samples) -> float:
-    return median([each.enqueue_s / each.device_s for each in found.batches])
+def launching(samples: Samples) -> float:
+    return median([batch.enqueue_s / batch.device_s for batch in samples.batches])
 
 
 def test_a_small_product_takes_no_less_time_with_cold_caches() -> None:
     """Launched meanwhile in either case: behind a kernel that only spins, or behind clearing."""
-    assert step_s(measured(SMALL, before="flush")) >= step_s(measured(SMALL, before="spin"))
+    assert step_s(measure(SMALL, before="flush")) >= step_s(measure(SMALL, before="spin"))
 
 
 def test_a_tiny_product_is_launch_bound_and_a_large_one_is_not() -> None:
-    assert launching(measured(SMALL)) > 1 - MIN_LAUNCH_LEAD
-    assert launching(measured(Gemm(m=8192, n=8192, k=8192))) < 0.5
+    assert launching(measure(SMALL)) > 1 - MIN_LAUNCH_LEAD
+    assert launching(measure(Gemm(m=8192, n=8192, k=8192))) < 0.5
 
 
 def test_many_small_kernels_are_launch_bound_one_by_one_and_less_so_as_a_graph() -> None:
     work = ConvnetTrain().tiny()
-    eager, graph = measured(work), measured(work, "cudagraph")
+    eager, graph = measure(work), measure(work, "cudagraph")
     assert launching(eager) > 1 - MIN_LAUNCH_LEAD
     assert launching(graph) < launching(eager)
     assert step_s(graph) < step_s(eager)

@@ -37,8 +37,8 @@ def refusal(workload: str, mode: str, placement: Placement | None = None, **para
         placement=placement or ONE_DEVICE,
     )  # fmt: skip
     probe = a_probe(devices=(GPU, dataclasses.replace(GPU, name="cuda:1")))
-    found = support_obstacle(case, EVERY[workload], probe, GPU)
-    return found.reason if found else ""
+    obstacle = support_obstacle(case, EVERY[workload], probe, GPU)
+    return obstacle.reason if obstacle else ""
 
 
 @pytest.mark.parametrize(
@@ -106,9 +106,9 @@ def test_the_peak_of_a_graph_is_that_of_its_capture_and_what_was_skipped_is_a_no
         "case": dataclasses.asdict(a_case(backend="fake", mode="", device="sim:0")), "threads": 1,
         "policy": dataclasses.asdict(POLICIES["quick"]), "warm": False, "reference": None, "verified": None,
     }  # fmt: skip
-    found = measure_case(Graphs(), job, {})
-    assert found.peak_device == Memory(bytes=500)
-    assert NoteKind.SKIPPED_GRAPHS in [each.kind for each in found.notes]
+    measurement = measure_case(Graphs(), job, {})
+    assert measurement.peak_device == Memory(bytes=500)
+    assert NoteKind.SKIPPED_GRAPHS in [note.kind for note in measurement.notes]
 
 
 def test_a_graph_is_timed_from_its_first_replay_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,12 +125,12 @@ def test_a_graph_is_timed_from_its_first_replay_on(monkeypatch: pytest.MonkeyPat
     )  # fmt: skip
     monkeypatch.setitem(sys.modules, "torch", fake)
     monkeypatch.setitem(sys.modules, "torch.backends", libraries)
-    counted = {}
+    calls = {}
     for mode in ("eager", "compile", "cudagraph", "reduce-overhead"):
         session = CudaSession("cuda:0", Dtype.FLOAT32, mode)
         session.fix()
-        counted[mode] = session.calls_until_timed
-    assert counted == {"eager": 1, "compile": 1, "cudagraph": 2, "reduce-overhead": 3}
+        calls[mode] = session.calls_until_timed
+    assert calls == {"eager": 1, "compile": 1, "cudagraph": 2, "reduce-overhead": 3}
 
 
 @pytest.mark.real
@@ -192,7 +192,7 @@ def test_a_step_that_waits_for_the_device_is_not_launch_bound() -> None:
     launched, waiting = (
         a_measurement(batches=batches, notes=notes) for notes in ((), (note(NoteKind.HOST_WAITS),))
     )
-    assert [each.kind for each in launch_notes([launched, waiting])] == [NoteKind.LAUNCH_BOUND]
+    assert [note.kind for note in launch_notes([launched, waiting])] == [NoteKind.LAUNCH_BOUND]
     assert launch_notes([waiting]) == []
 
 

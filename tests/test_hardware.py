@@ -57,7 +57,9 @@ def a_gpu_run(device: str, steps_s: Steps, *, day: int = 1, machine: str = "", *
         a_record(
             a_watched(
                 **{
-                    "telemetry": a_telemetry(energy_j=tuple(watts * 0.3 * n for n in range(11)), **_seen()),
+                    "telemetry": a_telemetry(
+                        energy_j=tuple(watts * 0.3 * n for n in range(11)), **telemetry_fields()
+                    ),
                     "length_s": 3.3,
                     "block_s": (10 * noise * seconds,) * 5,
                 }
@@ -81,7 +83,7 @@ def a_gpu_run(device: str, steps_s: Steps, *, day: int = 1, machine: str = "", *
     )
 
 
-def _seen() -> dict[str, Any]:
+def telemetry_fields() -> dict[str, Any]:
     """Samples over three seconds: energy needs two."""
     return {
         "at_s": tuple(0.15 + 0.3 * number for number in range(11)),
@@ -97,9 +99,9 @@ def a_fleet(**over: Any) -> list[Run]:
     ]
 
 
-def best_of(found: HardwareComparison, aim: Aim) -> list[str | None]:
+def best_of(comparison: HardwareComparison, aim: Aim) -> list[str | None]:
     """In each work; None where nobody is told from the others."""
-    rankings = [choice.rankings[aim] for choice in found.choices]
+    rankings = [choice.rankings[aim] for choice in comparison.choices]
     return [ranking.best.hardware.device if ranking.best else None for ranking in rankings]
 
 
@@ -112,7 +114,7 @@ def test_the_fastest_the_cheapest_and_the_most_frugal_may_be_three() -> None:
     comparison = compare_hardware(runs, PRICES)
     assert [best_of(comparison, aim) for aim in Aim] == [["H100"], ["L4"], ["A10"]]
     (work,) = hardware_document(comparison).data["works"]
-    h100 = next(each for each in work["hardware"] if each["device"] == "H100")
+    h100 = next(offer for offer in work["hardware"] if offer["device"] == "H100")
     assert h100["items_per_s"]["value"] == pytest.approx(1000, rel=1e-3)
     assert h100["items_per_cost"]["value"] == pytest.approx(1000 * 3600 / 4, rel=1e-3)
     assert h100["items_per_j"]["value"] == pytest.approx(50 / (700 * 3.3), rel=1e-3)
@@ -156,7 +158,7 @@ def test_eight_devices_cost_eight_times_one_or_what_the_user_says_that_eight_cos
     best = {aim: ranking.contenders[0].hardware.label for aim, ranking in choice.rankings.items()}
     assert (best[Aim.FASTEST], best[Aim.CHEAPEST]) == ("8 × H100", cheapest)
     (work,) = hardware_document(comparison).data["works"]
-    assert [(each["devices"], each["price_per_hour"]) for each in work["hardware"]] == [
+    assert [(offer["devices"], offer["price_per_hour"]) for offer in work["hardware"]] == [
         (8, per_hour),
         (1, 4.0),
     ]
@@ -166,9 +168,9 @@ def test_eight_devices_cost_eight_times_one_or_what_the_user_says_that_eight_cos
 
 
 def test_ranks_that_share_a_cpu_cost_its_machine_once() -> None:
-    alone, apart = a_case(device="cpu"), on_devices(a_case(device="cpu"), 2)
-    assert (alone.hardware_count, apart.hardware_count) == (1, 1)
-    on_hosts = replace(alone, placement=Placement(hosts=2, devices=4, strategy=Strategy.PIPELINE))
+    single, pair = a_case(device="cpu"), on_devices(a_case(device="cpu"), 2)
+    assert (single.hardware_count, pair.hardware_count) == (1, 1)
+    on_hosts = replace(single, placement=Placement(hosts=2, devices=4, strategy=Strategy.PIPELINE))
     assert (on_hosts.hardware_count, replace(on_hosts, device="cuda:0").hardware_count) == (2, 4)
 
 
@@ -212,7 +214,10 @@ def test_a_cpu_is_labelled_and_priced_by_its_threads() -> None:
         ({"relative_error": None}, "not verified"),
         ({"notes": (note(NoteKind.UNRANKED, reason="more ranks than cores"),)}, "not ranked"),
         ({"steady": False}, "still warming up"),
-        ({"telemetry": a_telemetry(**{**_seen(), "busy_s": tuple(2.0 * n for n in range(11))})}, "contended"),
+        (
+            {"telemetry": a_telemetry(**{**telemetry_fields(), "busy_s": tuple(2.0 * n for n in range(11))})},
+            "contended",
+        ),
     ],
 )
 def test_an_unreliable_case_is_left_out_with_the_reason(over: dict[str, Any], why: str) -> None:
@@ -234,12 +239,12 @@ def test_versions_that_differ_are_reported_and_older_ones_do_not_count() -> None
         a_gpu_run("A", [(SMALL, 0.001)], day=2, machine="a"),
         a_gpu_run("B", [(SMALL, 0.002)], version="2.12.0", machine="b"),
     ]
-    document = hardware_document(found := compare_hardware(runs))
+    document = hardware_document(result := compare_hardware(runs))
     assert "torch differs: 2.12.0 on B; 2.13.0 on A" in document.facts
-    assert found.evidence.left_out == {"torch 2.12.0, not 2.13.0, on A": 1}
-    other = {"cost": a_cost(flops=1)}
+    assert result.evidence.left_out == {"torch 2.12.0, not 2.13.0, on A": 1}
+    other_work = {"cost": a_cost(flops=1)}
     assert compare_hardware(
-        [runs[2], a_gpu_run("A", [(SMALL, 1.0)], day=3, measured=other)]
+        [runs[2], a_gpu_run("A", [(SMALL, 1.0)], day=3, measured=other_work)]
     ).evidence.left_out == {"another version of the workload gemm": 1}
 
 
@@ -293,66 +298,68 @@ points = st.lists(st.tuples(prices, prices) | st.tuples(st.sampled_from((1.0, 2.
 
 @given(points)
 def test_no_offer_of_the_front_is_dominated_and_every_other_is_dominated_by_one_of_it(
-    offered: list[tuple[float, float]],
+    offers: list[tuple[float, float]],
 ) -> None:
-    best = dominating_points(offered)
+    best = dominating_points(offers)
     front = [number for number, by in enumerate(best) if by is None]
-    assert bool(front) == bool(offered)
+    assert bool(front) == bool(offers)
     for number, by in enumerate(best):
         beaten_by = [
-            other
-            for other in offered
-            if other[0] <= offered[number][0] and other[1] <= offered[number][1] and other != offered[number]
+            rival
+            for rival in offers
+            if rival[0] <= offers[number][0] and rival[1] <= offers[number][1] and rival != offers[number]
         ]
         assert bool(beaten_by) == (by is not None)
         if by is not None:
             assert by in front
-            assert offered[by] in beaten_by
+            assert offers[by] in beaten_by
 
 
 @given(st.floats(0.01, 100), st.lists(st.tuples(prices, prices), min_size=2, max_size=5))
 @settings(max_examples=30)
 def test_all_prices_times_one_factor_change_no_order(
-    factor: float, offered: list[tuple[float, float]]
+    factor: float, offers: list[tuple[float, float]]
 ) -> None:
-    names = [f"D{number}" for number in range(len(offered))]
-    runs = [a_gpu_run(name, [(SMALL, 1e-3 * step)]) for name, (_, step) in zip(names, offered, strict=True)]
-    one = {name: price for name, (price, _) in zip(names, offered, strict=True)}
-    both = [
-        compare_hardware(runs, Prices(currency="EUR", per_hour=each))
-        for each in (one, {name: factor * price for name, price in one.items()})
+    names = [f"D{number}" for number in range(len(offers))]
+    runs = [a_gpu_run(name, [(SMALL, 1e-3 * step)]) for name, (_, step) in zip(names, offers, strict=True)]
+    prices_by_name = {name: price for name, (price, _) in zip(names, offers, strict=True)}
+    comparisons = [
+        compare_hardware(runs, Prices(currency="EUR", per_hour=per_hour))
+        for per_hour in (prices_by_name, {name: factor * price for name, price in prices_by_name.items()})
     ]
     orders = [
         [
             (contender.hardware.device, contender.is_tied)
-            for contender in found.choices[0].rankings[Aim.CHEAPEST].contenders
+            for contender in comparison.choices[0].rankings[Aim.CHEAPEST].contenders
         ]
-        for found in both
+        for comparison in comparisons
     ]
-    assert orders[0] == orders[1] or _nearly_tied(both[0])
-    assert [each.dominated_by for each in both[0].overall] == [each.dominated_by for each in both[1].overall]
+    assert orders[0] == orders[1] or _nearly_tied(comparisons[0])
+    assert [offer.dominated_by for offer in comparisons[0].overall] == [
+        offer.dominated_by for offer in comparisons[1].overall
+    ]
 
 
-def _nearly_tied(found: HardwareComparison) -> bool:
+def _nearly_tied(comparison: HardwareComparison) -> bool:
     """Amounts that differ in the last digits only may change places."""
-    amounts = [contender.amount.mid for contender in found.choices[0].rankings[Aim.CHEAPEST].contenders]
+    amounts = [contender.amount.mid for contender in comparison.choices[0].rankings[Aim.CHEAPEST].contenders]
     return any(later - earlier < 1e-9 for earlier, later in pairwise(amounts))
 
 
 @given(st.floats(0.001, 0.2), st.integers(1, 9))
 def test_more_days_never_widen_the_interval(spread: float, days: int) -> None:
     def half(count: int) -> float:
-        places = [spread * (-1) ** number for number in range(2 * count)]
-        return mean_log([[[place]] for place in places], spread).half_width()
+        values = [spread * (-1) ** number for number in range(2 * count)]
+        return mean_log([[[place]] for place in values], spread).half_width()
 
     assert half(days + 1) <= half(days) * (1 + 1e-9)
 
 
 def test_the_gap_of_two_means_is_welch_s() -> None:
-    one, two = MeanLog(mid=1.0, error=0.3, degrees=4), MeanLog(mid=2.0, error=0.4, degrees=9)
-    found = gap(one, two)
-    assert (found.mid, found.error) == pytest.approx((1.0, 0.5))
-    assert found.degrees == pytest.approx(0.25**2 / (0.09**2 / 4 + 0.16**2 / 9))
+    first, two = MeanLog(mid=1.0, error=0.3, degrees=4), MeanLog(mid=2.0, error=0.4, degrees=9)
+    difference = gap(first, two)
+    assert (difference.mid, difference.error) == pytest.approx((1.0, 0.5))
+    assert difference.degrees == pytest.approx(0.25**2 / (0.09**2 / 4 + 0.16**2 / 9))
 
 
 def test_overall_only_works_that_all_priced_hardware_did_count() -> None:
@@ -390,8 +397,8 @@ EXAMPLE_PRICES = Prices(currency="EUR", per_hour={"*H100*": 2.5, "*L4": 0.7, "*A
 
 def test_the_page_shows_what_is_printed() -> None:
     page = (ROOT / "docs/hardware.md").read_text()
-    shown = on_a_terminal(hardware_document(compare_hardware(the_example(), EXAMPLE_PRICES)), 130)
-    assert shown in page.split("```\n")
+    output = on_a_terminal(hardware_document(compare_hardware(the_example(), EXAMPLE_PRICES)), 130)
+    assert output in page.split("```\n")
 
 
 def test_csv_has_numbers_for_all_that_is_compared() -> None:
@@ -408,7 +415,7 @@ def test_json_has_the_numbers_with_their_intervals() -> None:
         for hardware in work["hardware"]:
             rate = hardware["items_per_s"]
             assert rate["low"] < rate["value"] < rate["high"]
-    assert [(each["device"], each["dominated_by"] is None) for each in data["offers"]] == snapshot(
+    assert [(offer["device"], offer["dominated_by"] is None) for offer in data["offers"]] == snapshot(
         [("NVIDIA L4", True), ("NVIDIA A10", False), ("NVIDIA H100 PCIe", True)]
     )
 
@@ -467,6 +474,6 @@ def test_runs_are_chosen_by_tag_and_by_day(tmp_path: Path) -> None:
 def test_the_command_prints_tables_and_keeps_the_plot(tmp_path: Path) -> None:
     for run in a_fleet():
         store.store_run(tmp_path / "results", run)
-    done = accelbench("hardware", "--price", "*=2 EUR", "--columns", "rate", cwd=tmp_path)
-    assert "fastest: H100 in 2 of 2" in done.stdout
+    process = accelbench("hardware", "--price", "*=2 EUR", "--columns", "rate", cwd=tmp_path)
+    assert "fastest: H100 in 2 of 2" in process.stdout
     assert (tmp_path / "results/pareto.png").read_bytes().startswith(b"\x89PNG")

@@ -161,16 +161,16 @@ def states_of(command: str) -> set[str]:
 def test_processes_that_a_case_started_are_stopped_with_it_and_end_with_it(
     begin: Callable[[str], LocalJob], sleep: str
 ) -> None:
-    job, other = begin("parenting"), begin("good")
+    job, second_job = begin("parenting"), begin("good")
     assert "warm" in (job.receive(30.0) or {})
-    assert "warm" in (other.receive(30.0) or {})
+    assert "warm" in (second_job.receive(30.0) or {})
     job.stop()
     assert len(processes_mentioning(sleep)) == 3
     assert states_of(sleep) == {psutil.STATUS_STOPPED}
     job.resume()
     wait_for(lambda: psutil.STATUS_STOPPED not in states_of(sleep), 5)
-    other.send({"turn": 0})
-    assert other.result(30.0).reply
+    second_job.send({"turn": 0})
+    assert second_job.result(30.0).reply
     assert len(processes_mentioning(sleep)) == 3  # the end of another job is none of theirs
     job.send({"turn": 0})
     assert job.result(30.0).reply
@@ -181,14 +181,14 @@ def test_a_job_that_no_signal_ends_leaves_its_worker_to_others(
     begin: Callable[[str], LocalJob], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("benchbench.launch.process.KILL_TIMEOUT_S", 0.1)
-    stuck, other = begin("good"), begin("good")
+    stuck, second_job = begin("good"), begin("good")
     assert "warm" in (stuck.receive(30.0) or {})
-    assert "warm" in (other.receive(30.0) or {})
+    assert "warm" in (second_job.receive(30.0) or {})
     with monkeypatch.context() as patched:
         patched.setattr(os, "killpg", lambda group, sign: None)
         assert stuck.result(0.0).end is JobEnd.STUCK
-    other.send({"turn": 0})
-    assert other.result(30.0).reply
+    second_job.send({"turn": 0})
+    assert second_job.result(30.0).reply
     os.killpg(stuck.pid, signal.SIGKILL)
 
 
@@ -218,13 +218,13 @@ def test_a_heat_that_was_interrupted_is_measured_anew_as_a_whole(tmp_path: Path)
     process.communicate(timeout=30)
     assert len(records(tmp_path)) == 2
     accelbench("run", "--resume", cwd=tmp_path)
-    made = [json.loads(line) for line in records(tmp_path)]
-    assert sorted((record["case"]["threads"], record["round"]) for record in made) == [
+    record_dicts = [json.loads(line) for line in records(tmp_path)]
+    assert sorted((record["case"]["threads"], record["round"]) for record in record_dicts) == [
         (1, 0), (1, 1), (2, 0), (2, 1)
     ]  # fmt: skip
-    assert [record["part"] for record in made] == [0, 0, 1, 1]
+    assert [record["part"] for record in record_dicts] == [0, 0, 1, 1]
     first, second = (
-        {turn["cycle"] for turn in record["outcome"]["turns"]} for record in made if record["part"]
+        {turn["cycle"] for turn in record["outcome"]["turns"]} for record in record_dicts if record["part"]
     )
     assert first == second
 

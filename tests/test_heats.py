@@ -55,7 +55,7 @@ def a_job(workload: str = "gemm", **params: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def begun(worker: Worker, job: dict[str, Any]) -> LocalJob:
+def start_job(worker: Worker, job: dict[str, Any]) -> LocalJob:
     running = worker.begin(job, fork=True)
     assert isinstance(running, LocalJob)
     assert "warm" in (running.receive(30.0) or {})
@@ -68,7 +68,7 @@ def given_turn(job: LocalJob) -> None:
 
 
 def test_two_jobs_of_one_worker_take_turns_and_are_stopped_in_between(worker: Worker) -> None:
-    jobs = [begun(worker, a_job()) for _ in range(2)]
+    jobs = [start_job(worker, a_job()) for _ in range(2)]
     for job in jobs:
         job.stop()
     for job in jobs * 2:
@@ -85,7 +85,7 @@ def test_two_jobs_of_one_worker_take_turns_and_are_stopped_in_between(worker: Wo
 
 
 def test_a_job_killed_between_turns_has_crashed_and_its_worker_goes_on(worker: Worker) -> None:
-    first, second = begun(worker, a_job()), begun(worker, a_job())
+    first, second = start_job(worker, a_job()), start_job(worker, a_job())
     first.stop()
     os.kill(first.pid, signal.SIGKILL)
     assert first.receive(30.0) is None
@@ -96,19 +96,19 @@ def test_a_job_killed_between_turns_has_crashed_and_its_worker_goes_on(worker: W
 
 
 def test_a_stopped_job_ends_with_its_worker(worker: Worker) -> None:
-    job = begun(worker, a_job())
+    job = start_job(worker, a_job())
     job.stop()
     worker.close()
     assert not Path(f"/proc/{job.pid}").exists()
 
 
 def test_a_job_that_takes_no_turn_is_ended_alone(worker: Worker) -> None:
-    job, other = begun(worker, a_job()), begun(worker, a_job())
+    job, second_job = start_job(worker, a_job()), start_job(worker, a_job())
     job.stop()
     with pytest.raises(TimeoutError):
         job.receive(0.05)
     assert job.result(0.05).reply is None
-    given_turn(other)
+    given_turn(second_job)
 
 
 def test_a_template_that_cannot_fork_answers_and_goes_on(
@@ -144,7 +144,7 @@ def test_a_template_that_cannot_fork_answers_and_goes_on(
 
 
 def test_process_tree_has_processes_of_other_sessions(worker: Worker) -> None:
-    job = begun(worker, a_job())
+    job = start_job(worker, a_job())
     assert process_tree(os.getpid()) > {job.pid}
 
 

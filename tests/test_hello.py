@@ -14,7 +14,7 @@ BACKENDS = [name for name in ("torch", "tensorflow", "jax", "onnxruntime", "open
 @pytest.mark.skipif(not BACKENDS, reason="no framework is installed")
 def test_every_backend_measures_and_verifies_hello(tmp_path: Path) -> None:
     accelbench("run", "--suite", "hello", "--rounds", "1", "-b", ",".join(BACKENDS), cwd=tmp_path)
-    measured = rows(tmp_path)
+    measured_rows = rows(tmp_path)
     expected = {(backend, workload) for backend in BACKENDS for workload in ("gemm", "conv2d")}
-    assert {(row["backend"], row["workload"]) for row in measured} == expected
-    assert all(row["latency_s"] > 0 and row["relative_error"] < 1e-4 for row in measured)
+    assert {(row["backend"], row["workload"]) for row in measured_rows} == expected
+    assert all(row["latency_s"] > 0 and row["relative_error"] < 1e-4 for row in measured_rows)

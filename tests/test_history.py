@@ -93,10 +93,10 @@ def test_a_step_of_five_times_the_noise_is_found_three_runs_later(step: float) -
 
 def test_recurring_levels_are_reported_and_are_no_changes() -> None:
     y = 0.1 * np.repeat([0, 1, 0, 1], 8) + independent(np.random.default_rng(3), 32)
-    found = change_points(np.exp(y).tolist())
-    assert not found.changes
-    assert list(found.recurring) == pytest.approx([1.0, math.exp(0.1)], rel=0.01)
-    assert [(each.start, each.stop) for each in found.segments] == [(0, 32)]
+    history = change_points(np.exp(y).tolist())
+    assert not history.changes
+    assert list(history.recurring) == pytest.approx([1.0, math.exp(0.1)], rel=0.01)
+    assert [(segment.start, segment.stop) for segment in history.segments] == [(0, 32)]
 
 
 def test_single_runs_that_keep_going_to_another_level_and_back_are_a_lottery_too() -> None:
@@ -147,14 +147,14 @@ def marked(rows: list[dict[str, str]], column: str) -> list[int]:
     return [int(row["index"]) for row in rows if row[column] == "1"]
 
 
-def hits(found: list[int], truth: list[int]) -> int:
+def hits(indices_found: list[int], truth: list[int]) -> int:
     """Pairs within the margin; each true point counts once, for the found point nearest to it."""
-    left = list(found)
+    remaining = list(indices_found)
     for point in truth:
-        near = min(left, key=lambda index: abs(index - point), default=None)
+        near = min(remaining, key=lambda index: abs(index - point), default=None)
         if near is not None and abs(near - point) <= MARGIN:
-            left.remove(near)
-    return len(found) - len(left)
+            remaining.remove(near)
+    return len(indices_found) - len(remaining)
 
 
 UNIT_CASES = labelled("unit_cases.csv")
@@ -169,34 +169,34 @@ TIGERBEETLE = labelled("otava_tigerbeetle.csv")["otava_tigerbeetle.csv"]
 def test_no_change_of_the_unit_cases_is_missed(name: str) -> None:
     rows = UNIT_CASES[name]
     truth = marked(rows, "cp")
-    found = indices(change_points(numbers(rows)))
-    assert all(any(abs(index - point) <= 1 for index in found) for point in truth)
+    changes = indices(change_points(numbers(rows)))
+    assert all(any(abs(index - point) <= 1 for index in changes) for point in truth)
 
 
 def test_an_outlier_before_a_step_is_not_a_change() -> None:
-    found = change_points(numbers(UNIT_CASES["mongo_outlier_then_step"]))
-    assert found.outliers == (2,)
-    assert indices(found) == [15]
+    history = change_points(numbers(UNIT_CASES["mongo_outlier_then_step"]))
+    assert history.outliers == (2,)
+    assert indices(history) == [15]
 
 
 @pytest.mark.parametrize("name", TCPD)
 def test_the_quality_control_series_have_exactly_the_change_they_were_built_with(name: str) -> None:
-    (found,) = indices(change_points(numbers(TCPD[name])))
-    assert abs(found - TRUTH[name]) <= MARGIN
+    (index,) = indices(change_points(numbers(TCPD[name])))
+    assert abs(index - TRUTH[name]) <= MARGIN
 
 
 def test_changes_of_five_percent_in_a_throughput_history_are_those_marked() -> None:
-    found = change_points(numbers(TIGERBEETLE), threshold=0.05, better="higher")
+    history = change_points(numbers(TIGERBEETLE), threshold=0.05, better="higher")
     truth = marked(TIGERBEETLE, "cp_ge5pct")
-    assert hits(indices(found), truth) == len(truth) == len(found.changes) == 2
-    assert [change.direction for change in found.changes] == ["slower", "faster"]
-    assert 10 in found.outliers
+    assert hits(indices(history), truth) == len(truth) == len(history.changes) == 2
+    assert [change.direction for change in history.changes] == ["slower", "faster"]
+    assert 10 in history.outliers
 
 
 def test_smaller_changes_in_that_history_are_ones_otava_finds_too() -> None:
-    found = indices(change_points(numbers(TIGERBEETLE), better="higher"))
-    assert len(found) > 2
-    assert hits(found, marked(TIGERBEETLE, "otava_p001_any_size")) == len(found)
+    changes = indices(change_points(numbers(TIGERBEETLE), better="higher"))
+    assert len(changes) > 2
+    assert hits(changes, marked(TIGERBEETLE, "otava_p001_any_size")) == len(changes)
 
 
 def test_f1_over_all_labelled_series_is_at_least_seventy_percent() -> None:
@@ -205,28 +205,28 @@ def test_f1_over_all_labelled_series_is_at_least_seventy_percent() -> None:
     judged += [(numbers(rows), [TRUTH[name]]) for name, rows in TCPD.items()]
     judged += [(numbers(TIGERBEETLE), marked(TIGERBEETLE, "cp_ge5pct"))]
     results = [(indices(change_points(values)), truth) for values, truth in judged]
-    true = sum(hits(found, truth) for found, truth in results)
-    assert 2 * true / sum(len(found) + len(truth) for found, truth in results) >= 0.70
+    true = sum(hits(changes, truth) for changes, truth in results)
+    assert 2 * true / sum(len(changes) + len(truth) for changes, truth in results) >= 0.70
 
 
 REAL = labelled("mongodb_series.csv")["real_series"]
 
 
 def test_a_real_stable_series_has_its_outliers_and_no_change() -> None:
-    found = change_points(numbers(REAL))
-    assert found.outliers == tuple(marked(REAL, "gesd_outlier"))
-    assert not found.changes
+    history = change_points(numbers(REAL))
+    assert history.outliers == tuple(marked(REAL, "gesd_outlier"))
+    assert not history.changes
 
 
 def test_in_real_noise_a_step_of_ten_percent_is_found_three_runs_later_and_else_nothing() -> None:
     values = numbers(REAL)
     lengths = range(20, len(values) + 1)
     stepped = [values[: n - 3] + [1.1 * value for value in values[n - 3 : n]] for n in lengths]
-    found = [
+    hits_by_length = [
         any(abs(i - n + 3) <= 3 for i in indices(change_points(v)))
         for n, v in zip(lengths, stepped, strict=True)
     ]
-    assert sum(found) >= 0.85 * len(lengths)
+    assert sum(hits_by_length) >= 0.85 * len(lengths)
     flagged = [bool(change_points(values[:n]).changes) for n in lengths]
     assert sum(flagged) <= 0.15 * len(lengths)
 
@@ -245,11 +245,13 @@ def test_correlated_noise_widens_the_interval_and_counts_for_fewer_runs() -> Non
     y = autocorrelated(np.random.default_rng(6), 60) + 0.5 * (np.arange(60) >= 30)
     (change,) = change_points(np.exp(y).tolist()).changes
     assert change.index == 30
-    rest = np.concatenate([y[:30] - y[:30].mean(), y[30:] - y[30:].mean()])
-    phi = (rest[1:] @ rest[:-1] / (rest @ rest) + 2 / 60) / (1 - 6 / 60)  # Marriott & Pope 1954, two means
+    residuals = np.concatenate([y[:30] - y[:30].mean(), y[30:] - y[30:].mean()])
+    phi = (residuals[1:] @ residuals[:-1] / (residuals @ residuals) + 2 / 60) / (
+        1 - 6 / 60
+    )  # Marriott & Pope 1954, two means
     inflation = (1 + phi) / (1 - phi)
     assert inflation > 2
-    error = math.sqrt(rest @ rest / 58 * inflation * 2 / 30)
+    error = math.sqrt(residuals @ residuals / 58 * inflation * 2 / 30)
     t = oracle.t(58 / inflation)
     assert change.p == pytest.approx(2 * t.sf(math.log(change.ratio) / error))
     assert math.log(change.high / change.low) == pytest.approx(2 * t.ppf(0.975) * error)
@@ -328,9 +330,9 @@ def test_the_better_direction_only_turns_the_direction_of_changes(seed: int) -> 
 @given(seeds)
 def test_segments_cover_the_series_and_their_levels_give_the_ratios(seed: int) -> None:
     y = stepped(seed)
-    found = change_points(np.exp(y).tolist())
-    assert (found.segments[0].start, found.segments[-1].stop) == (0, len(y))
-    for change, (before, after) in zip(found.changes, pairwise(found.segments), strict=True):
+    history = change_points(np.exp(y).tolist())
+    assert (history.segments[0].start, history.segments[-1].stop) == (0, len(y))
+    for change, (before, after) in zip(history.changes, pairwise(history.segments), strict=True):
         assert before.stop == change.index == after.start
         assert change.ratio == pytest.approx(after.level / before.level)
         assert change.low < change.ratio < change.high
@@ -339,18 +341,18 @@ def test_segments_cover_the_series_and_their_levels_give_the_ratios(seed: int) -
 @lawful
 @given(st.floats(1e-9, 1e9), st.integers(1, 100))
 def test_a_constant_series_has_neither_changes_nor_outliers(value: float, count: int) -> None:
-    found = change_points([value] * count)
-    assert found == History((), (), (Segment(0, count, found.segments[0].level),))
-    assert found.segments[0].level == pytest.approx(value)
+    history = change_points([value] * count)
+    assert history == History((), (), (Segment(0, count, history.segments[0].level),))
+    assert history.segments[0].level == pytest.approx(value)
 
 
 @pytest.mark.parametrize("after", range(3, 18))
 def test_a_clean_step_near_the_end_makes_no_outliers(after: int) -> None:
     y = independent(np.random.default_rng(5), 20)
     y[20 - after :] += 0.5
-    found = change_points(np.exp(y).tolist())
-    assert indices(found) == [20 - after]
-    assert not found.outliers
+    history = change_points(np.exp(y).tolist())
+    assert indices(history) == [20 - after]
+    assert not history.outliers
 
 
 def test_two_values_in_turn_are_noise() -> None:
@@ -363,9 +365,9 @@ def test_one_spike_is_an_outlier_and_never_a_change(seed: int, place: float, siz
     source = np.random.default_rng(seed)
     y = independent(source, int(source.integers(20, 80)))
     at = round(place * len(y))
-    found = change_points(np.exp(np.insert(y, at, size)).tolist())
-    assert at in found.outliers
-    assert not found.changes
+    history = change_points(np.exp(np.insert(y, at, size)).tolist())
+    assert at in history.outliers
+    assert not history.changes
 
 
 @pytest.mark.parametrize("values", [[], [1.0], [1.0, 1.0, 1.0, 2.0, 2.0]])
@@ -393,9 +395,9 @@ def test_no_change_is_reported_across_a_boundary() -> None:
     y[20:] += 0.5
     y[40:] += 0.2
     values = np.exp(y).tolist()
-    found = change_points(values, boundaries=[20])
-    assert indices(found) == [40]
-    assert [(segment.start, segment.stop) for segment in found.segments] == [(0, 20), (20, 40), (40, 60)]
+    history = change_points(values, boundaries=[20])
+    assert indices(history) == [40]
+    assert [(segment.start, segment.stop) for segment in history.segments] == [(0, 20), (20, 40), (40, 60)]
     assert indices(change_points(values)) == [20, 40]
 
 

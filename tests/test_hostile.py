@@ -69,7 +69,7 @@ TOMLS = {
 
 @pytest.mark.parametrize("make", NO_FILES)
 @pytest.mark.parametrize(
-    ("name", "read", "error"),
+    ("name", "reader", "error"),
     [
         ("x.toml", lambda path: load_suite(str(path)), UsageError),
         ("x.toml", load_config, UsageError),
@@ -78,18 +78,18 @@ TOMLS = {
     ],
 )
 def test_x11_a_path_that_is_no_regular_file_of_usual_size_is_refused(
-    tmp_path: Path, make: Make, name: str, read: Callable[[Path], object], error: type[AccelbenchError]
+    tmp_path: Path, make: Make, name: str, reader: Callable[[Path], object], error: type[AccelbenchError]
 ) -> None:
     make(tmp_path / name)
     with pytest.raises(error, match=f"{name}: "):
-        read(tmp_path / name)
+        reader(tmp_path / name)
 
 
-@pytest.mark.parametrize(("text", "said"), TOMLS.values(), ids=TOMLS.keys())
-def test_x9_hostile_toml_is_a_usage_error_with_its_place(tmp_path: Path, text: str, said: str) -> None:
+@pytest.mark.parametrize(("text", "message"), TOMLS.values(), ids=TOMLS.keys())
+def test_x9_hostile_toml_is_a_usage_error_with_its_place(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "x.toml"
     path.write_bytes((SUITE + text).encode(errors="surrogateescape"))
-    with pytest.raises(SuiteError, match=f"x.toml is not valid TOML: .*{said}"):
+    with pytest.raises(SuiteError, match=f"x.toml is not valid TOML: .*{message}"):
         load_suite(str(path))
     path.write_bytes(("[[cases]]\n\n\n" + text).encode(errors="surrogateescape"))
     with pytest.raises(UsageError, match=r"x.toml: "):
@@ -126,14 +126,14 @@ IMPORTS = {
 }
 
 
-@pytest.mark.parametrize(("content", "said"), IMPORTS.values(), ids=IMPORTS.keys())
-def test_x9_a_hostile_import_is_refused_with_its_reason(tmp_path: Path, content: bytes, said: str) -> None:
+@pytest.mark.parametrize(("content", "message"), IMPORTS.values(), ids=IMPORTS.keys())
+def test_x9_a_hostile_import_is_refused_with_its_reason(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "x.json"
     path.write_bytes(content)
-    if not said:
+    if not message:
         assert import_files([path]).records
         return
-    with pytest.raises(UnreadableInput, match=f"x.json.*{said}"):
+    with pytest.raises(UnreadableInput, match=f"x.json.*{message}"):
         import_files([path])
 
 
@@ -158,10 +158,10 @@ def test_excessive_numbers_are_usage_errors(options: MeasureOptions) -> None:
 def test_x11_too_many_cases_are_refused_before_any_is_made(tmp_path: Path) -> None:
     sizes = ", ".join(map(str, range(1, 401)))
     (tmp_path / "x.toml").write_text(f"{SUITE}cpu = [{{m = [{sizes}], n = [{sizes}]}}]\n")
-    chosen = Selection()
-    entries = list(select([load_suite(str(tmp_path / "x.toml"))], chosen))
+    selection = Selection()
+    entries = list(select([load_suite(str(tmp_path / "x.toml"))], selection))
     with pytest.raises(UsageError, match="has 160,000 cases"):
-        plan(entries, chosen, [a_probe()])
+        plan(entries, selection, [a_probe()])
 
 
 @pytest.mark.parametrize("table", ["cpu", "accelerator"])
@@ -174,10 +174,10 @@ def test_x11_cases_are_counted_before_any_is_made_also_for_devices_that_are_abse
     suite = load_suite(str(tmp_path / "x.toml"))
     with pytest.raises(UsageError, match="has 1,000,000,000 cases"):
         plan(select([suite], Selection()), Selection(), [a_probe()])
-    chosen = Selection(params={"m": [2], "n": [2], "k": [2]})
-    planned = plan(select([suite], chosen), chosen, [a_probe()])
+    selection = Selection(params={"m": [2], "n": [2], "k": [2]})
+    planned = plan(select([suite], selection), selection, [a_probe()])
     assert len(planned.cases) == 1
-    assert not list(unchanged_sizes([suite], chosen, planned.cases))
+    assert not list(unchanged_sizes([suite], selection, planned.cases))
 
 
 def test_x11_environments_are_counted_before_any_is_made() -> None:
@@ -187,17 +187,17 @@ def test_x11_environments_are_counted_before_any_is_made() -> None:
 
 def test_x12_a_case_larger_than_the_memory_is_left_out_with_the_reason() -> None:
     small, huge = a_case(), a_case(params={"m": 2**40, "n": 64, "k": 64})
-    made = without_too_large(Plan((small, huge), ()), 8 * 2**30)
-    assert made.cases == (small,)
-    assert [each.reason for each in made.left_out] == [
+    limited_plan = without_too_large(Plan((small, huge), ()), 8 * 2**30)
+    assert limited_plan.cases == (small,)
+    assert [omission.reason for omission in limited_plan.left_out] == [
         "its arrays need 512 TiB, and this machine has 8.00 GiB of memory"
     ]
     assert without_too_large(Plan((huge,), ()), 0).cases == (huge,)
 
 
 def test_x12_a_run_of_too_large_cases_alone_is_an_error(tmp_path: Path) -> None:
-    done = accelbench("run", "-w", "gemm", "-b", "fake", "-p", f"m={2**60}", cwd=tmp_path, code=3)
-    assert "and this machine has" in done.stderr
+    process = accelbench("run", "-w", "gemm", "-b", "fake", "-p", f"m={2**60}", cwd=tmp_path, code=3)
+    assert "and this machine has" in process.stderr
 
 
 def test_x9_a_head_with_hostile_numbers_is_unreadable(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_x17_without_a_network_the_same_is_measured(tmp_path: Path) -> None:
     options = ["run", "-w", "gemm", "-b", "fake", "--rounds", "1", "-p", "m=8"]
     subprocess.run([*command, *options], cwd=tmp_path, env=environment(), check=True)
     accelbench(*options, cwd=tmp_path)
-    alone, usual = (
-        {row["case"]: row["latency_s"] for row in rows(tmp_path, each)} for each in ("latest~1", "latest")
+    isolated, usual = (
+        {row["case"]: row["latency_s"] for row in rows(tmp_path, run)} for run in ("latest~1", "latest")
     )
-    assert alone == usual
+    assert isolated == usual

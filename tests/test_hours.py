@@ -30,7 +30,7 @@ from tests.factories import a_case, a_probe, a_run, some_rounds
 from tests.rendering import rendered
 from tests.simulator import highest_rate
 
-LATENCY, MEMORY = METRICS[0], next(each for each in METRICS if each.name == "peak_host_bytes")
+LATENCY, MEMORY = METRICS[0], next(metric for metric in METRICS if metric.name == "peak_host_bytes")
 STEADY = (1.000e-3, 1.001e-3, 0.999e-3)
 
 
@@ -41,34 +41,36 @@ def of_day(day: float, *, factor: float = 1.0, **over: Any) -> Run:
     return a_run(records, **({"started": started, "id": f"R{day:g}".replace(".", "H")} | over))
 
 
-def facts(found: Comparison) -> list[str]:
-    return list(comparison.comparison_document(found, found.verdicts).facts)
+def facts(compared: Comparison) -> list[str]:
+    return list(comparison.comparison_document(compared, compared.verdicts).facts)
 
 
 # What is said
 
 
 def test_only_runs_of_different_hours_report_the_gap() -> None:
-    apart = compare_runs(of_day(0), of_day(2.5))
-    assert "began 2.5 days apart: the intervals do not include the variation between hours" in facts(apart)
-    assert apart.apart
-    assert apart.apart.seconds == pytest.approx(2.5 * 86400)
+    comparison = compare_runs(of_day(0), of_day(2.5))
+    assert "began 2.5 days apart: the intervals do not include the variation between hours" in facts(
+        comparison
+    )
+    assert comparison.apart
+    assert comparison.apart.seconds == pytest.approx(2.5 * 86400)
     back = compare_runs(of_day(2.5), of_day(0))
-    assert back.apart == apart.apart
+    assert back.apart == comparison.apart
     near = compare_runs(of_day(0), of_day(0.04))
     case = a_case().id
     ref = of_day(0, id="A", partner=Partner(label="a", run="B", cases={case: case}))
     new = of_day(1, id="B", partner=Partner(label="b", run="A", cases={case: case}))
     unknown = compare_runs(of_day(0), of_day(1, started="some day"))
     memory = compare_runs(of_day(0), of_day(1), MEMORY)
-    for found in (near, compare_runs(ref, new), unknown, memory):
-        assert found.apart is None
-        assert not any("apart" in line for line in facts(found))
+    for compared in (near, compare_runs(ref, new), unknown, memory):
+        assert compared.apart is None
+        assert not any("apart" in line for line in facts(compared))
 
 
 def test_the_line_is_in_every_format() -> None:
-    found = compare_runs(of_day(0), of_day(1))
-    document = comparison.comparison_document(found, found.verdicts)
+    compared_runs = compare_runs(of_day(0), of_day(1))
+    document = comparison.comparison_document(compared_runs, compared_runs.verdicts)
     for name in ("terminal", "markdown"):
         assert "began 24 hours apart" in rendered(document, name)
     data = json.loads(rendered(document, "json"))
@@ -101,7 +103,7 @@ TYPED = (
 
 
 @pytest.mark.parametrize(
-    ("ref", "new", "wanted"),
+    ("ref", "new", "command"),
     [
         (
             {"probes": torch("2.12.1+cpu")},
@@ -143,13 +145,13 @@ TYPED = (
     ids=["version", "interpreter", "commit", "dirty", "python", "shipped", "nothing", "functions"],
 )
 def test_the_command_measures_what_differs_with_the_options_of_the_newer_run(
-    ref: dict[str, Any], new: dict[str, Any], wanted: str
+    ref: dict[str, Any], new: dict[str, Any], command: str
 ) -> None:
     before, after = of_day(0, **ref), of_day(1, **new)
-    assert interleaved_command(before.info, after.info) == wanted
-    found = compare_runs(before, after)
-    said = f"to measure both in the same minutes: {wanted}" if wanted else comparison.UNTOLD
-    assert found.compared == 0 or said in facts(found)
+    assert interleaved_command(before.info, after.info) == command
+    compared_runs = compare_runs(before, after)
+    fact = f"to measure both in the same minutes: {command}" if command else comparison.UNTOLD
+    assert compared_runs.compared == 0 or fact in facts(compared_runs)
 
 
 def test_only_options_of_measuring_are_kept_as_they_were_typed() -> None:
@@ -160,7 +162,7 @@ def test_only_options_of_measuring_are_kept_as_they_were_typed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "kept"),
+    ("typed", "words"),
     [
         ("conv --quick", "--suite conv --quick"),
         ("--results r my.py:Net -b torch", "--model my.py:Net -b torch"),
@@ -168,99 +170,101 @@ def test_only_options_of_measuring_are_kept_as_they_were_typed() -> None:
         ("-wgemm -b torch", "-wgemm -b torch"),
     ],
 )
-def test_what_is_measured_without_a_flag_is_measured_again(typed: str, kept: str) -> None:
-    assert measuring_words(typed.split()) == tuple(kept.split())
+def test_what_is_measured_without_a_flag_is_measured_again(typed: str, words: str) -> None:
+    assert measuring_words(typed.split()) == tuple(words.split())
 
 
 def test_every_option_of_run_that_takes_no_value_is_known() -> None:
     import_commands(())
-    shown = typer.main.get_command(app).commands["run"]  # type: ignore[attr-defined]
-    own = [param for param in shown.params if getattr(param, "is_flag", False)]
+    command = typer.main.get_command(app).commands["run"]  # type: ignore[attr-defined]
+    flags = [param for param in command.params if getattr(param, "is_flag", False)]
     measuring = {name for option in OPTIONS.values() for flag in option.flags for name in flag.names}
-    assert {name for each in own for name in each.opts} - measuring - {"--help", "-h"} == BARE
+    assert {name for flag in flags for name in flag.opts} - measuring - {"--help", "-h"} == BARE
 
 
 # What sessions tell
 
 
-def sessions(places: Sequence[float], **over: Any) -> list[Run]:
+def sessions(values: Sequence[float], **over: Any) -> list[Run]:
     return [
         of_day(-30 + number, factor=math.exp(place), id=f"S{number:02}", **over)
-        for number, place in enumerate(places)
+        for number, place in enumerate(values)
     ]
 
 
 CALM = (0.0, 0.02, -0.02, 0.01, -0.01, 0.0, 0.02)
 
 
-def told(stored: Sequence[Run], ref: Run, new: Run) -> dict[str, SessionSpread]:
+def spreads(stored_runs: Sequence[Run], ref: Run, new: Run) -> dict[str, SessionSpread]:
     return dict(
-        session_spreads(list(map(digest, stored)), digest(ref), digest(new), LATENCY, Variance.SHARED)
+        session_spreads(list(map(digest, stored_runs)), digest(ref), digest(new), LATENCY, Variance.SHARED)
     )
 
 
 def test_session_spread_needs_five_days() -> None:
     ref, new = of_day(0), of_day(1)
-    (found,) = told(sessions(CALM[:5]), ref, new).values()
-    assert math.sqrt(found.variance) == pytest.approx(float(np.std(CALM[:5], ddof=1)), rel=1e-3)
-    assert (found.degrees, found.days) == (4, 5)
-    assert not told(sessions(CALM[:4]), ref, new)
-    assert not told([*sessions(CALM[:4]), ref, new], ref, new)  # they are what is asked about
-    assert not told(sessions(CALM[:5], partner=Partner(label="a", run="B", cases={})), ref, new)
+    (spread,) = spreads(sessions(CALM[:5]), ref, new).values()
+    assert math.sqrt(spread.variance) == pytest.approx(float(np.std(CALM[:5], ddof=1)), rel=1e-3)
+    assert (spread.degrees, spread.days) == (4, 5)
+    assert not spreads(sessions(CALM[:4]), ref, new)
+    assert not spreads([*sessions(CALM[:4]), ref, new], ref, new)  # they are what is asked about
+    assert not spreads(sessions(CALM[:5], partner=Partner(label="a", run="B", cases={})), ref, new)
 
 
 def test_days_before_the_code_changed_last_do_not_count() -> None:
     ref, new = of_day(0, factor=1.3), of_day(1, factor=1.3)
-    (found,) = told(sessions([*CALM, *(0.3 + place for place in CALM)]), ref, new).values()
-    assert found.days == 7
-    assert math.sqrt(found.variance) == pytest.approx(float(np.std(CALM, ddof=1)), rel=1e-3)
+    (spread,) = spreads(sessions([*CALM, *(0.3 + place for place in CALM)]), ref, new).values()
+    assert spread.days == 7
+    assert math.sqrt(spread.variance) == pytest.approx(float(np.std(CALM, ddof=1)), rel=1e-3)
 
 
 def test_recent_change_widens_the_intervals() -> None:
     ref, new = of_day(0, factor=1.3), of_day(1, factor=1.3)
-    (found,) = told(sessions([*CALM, 0.3, 0.31, 0.29]), ref, new).values()
-    assert found.days == 10
-    assert math.sqrt(found.variance) > 0.1
+    (spread,) = spreads(sessions([*CALM, 0.3, 0.31, 0.29]), ref, new).values()
+    assert spread.days == 10
+    assert math.sqrt(spread.variance) > 0.1
 
 
 def test_intervals_include_the_session_spread() -> None:
     ref, new = of_day(0), of_day(1, factor=1.05)
-    alone = compare_runs(ref, new)
-    assert alone.verdicts[0].verdict is Verdict.SLOWER
-    known = compare_runs(ref, new, between=told(sessions(CALM), ref, new))
-    assert known.verdicts[0].verdict is Verdict.INCONCLUSIVE
-    assert known.verdicts[0].ratio == alone.verdicts[0].ratio
-    half = math.log((known.verdicts[0].high or 0) / (known.verdicts[0].ratio or 1))
+    comparison = compare_runs(ref, new)
+    assert comparison.verdicts[0].verdict is Verdict.SLOWER
+    compared_runs = compare_runs(ref, new, between=spreads(sessions(CALM), ref, new))
+    assert compared_runs.verdicts[0].verdict is Verdict.INCONCLUSIVE
+    assert compared_runs.verdicts[0].ratio == comparison.verdicts[0].ratio
+    half = math.log((compared_runs.verdicts[0].high or 0) / (compared_runs.verdicts[0].ratio or 1))
     spread = float(np.std(CALM, ddof=1))
     assert half == pytest.approx(2.447 * math.sqrt(2) * spread, rel=1e-3)  # t of 6 degrees
-    assert known.apart
-    assert (known.apart.cases, known.apart.days) == (1, 7)
-    assert known.verdicts[0].reason == NOISY_SESSIONS
-    assert any(f"sessions of this machine differ by {100 * spread:.3g} %" in line for line in facts(known))
-    larger = compare_runs(of_day(0), of_day(1, factor=1.2), between=told(sessions(CALM), ref, new))
+    assert compared_runs.apart
+    assert (compared_runs.apart.cases, compared_runs.apart.days) == (1, 7)
+    assert compared_runs.verdicts[0].reason == NOISY_SESSIONS
+    assert any(
+        f"sessions of this machine differ by {100 * spread:.3g} %" in line for line in facts(compared_runs)
+    )
+    larger = compare_runs(of_day(0), of_day(1, factor=1.2), between=spreads(sessions(CALM), ref, new))
     assert larger.verdicts[0].verdict is Verdict.SLOWER
     same_hour = compare_runs(
-        of_day(0), of_day(0, factor=1.05, id="R"), between=told(sessions(CALM), ref, new)
+        of_day(0), of_day(0, factor=1.05, id="R"), between=spreads(sessions(CALM), ref, new)
     )
     assert same_hour.verdicts[0].verdict is Verdict.SLOWER
 
 
-@pytest.mark.parametrize("kept", ["baseline", "runs"])
-def test_a_baseline_or_stored_runs_tell_it(tmp_path: Path, kept: str) -> None:
+@pytest.mark.parametrize("source", ["baseline", "runs"])
+def test_a_baseline_or_stored_runs_tell_it(tmp_path: Path, source: str) -> None:
     root = tmp_path / "results"
-    stored = [of_day(0), of_day(1, factor=1.05)]
-    if kept == "runs":
-        stored += sessions(CALM)
-    for run in stored:
+    stored_runs = [of_day(0), of_day(1, factor=1.05)]
+    if source == "runs":
+        stored_runs += sessions(CALM)
+    for run in stored_runs:
         with runs.create_run(root, run.info) as writer:
             for record in run.records:
                 writer.append(record)
-    alone = benchbench.compare("R0", "R1", results=root)
-    if kept == "baseline":
-        assert alone.apart
-        assert alone.apart.spread is None
-        for each in sessions(CALM):
-            baselines.add_session(root, "main", digest(each))
+    plain = benchbench.compare("R0", "R1", results=root)
+    if source == "baseline":
+        assert plain.apart
+        assert plain.apart.spread is None
+        for session in sessions(CALM):
+            baselines.add_session(root, "main", digest(session))
     comparison = benchbench.compare("R0", "R1", results=root)
     assert comparison.apart
     assert comparison.apart.days == 7
@@ -270,6 +274,6 @@ def test_a_baseline_or_stored_runs_tell_it(tmp_path: Path, kept: str) -> None:
 @pytest.mark.real
 def test_session_spread_prevents_false_alarms_between_hours() -> None:
     suites = 40
-    found = rates(5, 0.02, suites, (1.0,))
-    assert found["unknown"][0] > 0.2
-    assert found["known"][0] <= highest_rate(0.05, suites)
+    error_rates = rates(5, 0.02, suites, (1.0,))
+    assert error_rates["unknown"][0] > 0.2
+    assert error_rates["known"][0] <= highest_rate(0.05, suites)

@@ -22,10 +22,10 @@ def test_a_machine_has_the_same_id_each_time_and_others_have_others(tmp_path: Pa
 
 
 def test_an_id_holds_neither_the_key_nor_the_host(tmp_path: Path) -> None:
-    found = an_id(tmp_path, host="beef")
-    assert len(found) == 16
-    assert int(found, 16)
-    assert KEY[:8] not in found
+    machine_id = an_id(tmp_path, host="beef")
+    assert len(machine_id) == 16
+    assert int(machine_id, 16)
+    assert KEY[:8] not in machine_id
 
 
 @pytest.mark.parametrize("key", ["", "uninitialized"])

@@ -46,17 +46,17 @@ def test_quartiles(benchmark, rounds):
 """
 
 
-def measured(folder: Path, name: str) -> Path:
+def run_pytest_benchmark(folder: Path, name: str) -> Path:
     """What pytest-benchmark itself writes."""
     plugins = ["-p", "pytest_benchmark.plugin", "-p", "no:cacheprovider"]
     command = [sys.executable, "-m", "pytest", "-q", *plugins]
     options = ["--benchmark-max-time=0.01", f"--benchmark-json={name}"]
     ours = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     environment = {**ours, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # xdist's would switch its timing off
-    done = subprocess.run(
+    process = subprocess.run(
         [*command, *options, "test_it.py"], cwd=folder, env=environment, capture_output=True
     )
-    assert done.returncode == 0, done.stdout
+    assert process.returncode == 0, process.stdout
     return folder / name
 
 
@@ -65,14 +65,14 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Three sessions of pytest-benchmark."""
     folder = tmp_path_factory.mktemp("benchmarks")
     (folder / "test_it.py").write_text(BENCHMARKS)
-    return [measured(folder, f"{number}.json") for number in range(3)]
+    return [run_pytest_benchmark(folder, f"{number}.json") for number in range(3)]
 
 
 def benchmarks(text: bytes | str) -> dict[str, dict[str, Any]]:
-    return {each["fullname"]: each for each in json.loads(text)["benchmarks"]}
+    return {benchmark["fullname"]: benchmark for benchmark in json.loads(text)["benchmarks"]}
 
 
-def same(stats: dict[str, Any]) -> Any:
+def comparable(stats: dict[str, Any]) -> Any:
     """Equal statistics, but for the rounding of samples; outliers are counted, so they may differ."""
     return {
         name: pytest.approx(value, rel=1e-9, abs=1e-15) if name != "outliers" else mock.ANY
@@ -84,11 +84,11 @@ def exported(run: Run) -> list[dict[str, dict[str, Any]]]:
     return [benchmarks(content) for content in PytestBenchmark().export(report_document(run)).values()]
 
 
-def a_file(folder: Path, *found: dict[str, Any], name: str = "a.json", **over: Any) -> Path:
+def a_file(folder: Path, *benchmarks: dict[str, Any], name: str = "a.json", **over: Any) -> Path:
     """One benchmark of three samples unless told otherwise."""
     content: dict[str, Any] = {
         "machine_info": {"machine": "x86_64", "system": "Linux", "release": "6.8", "cpu": {"count": 2}},
-        "benchmarks": found or [a_benchmark()],
+        "benchmarks": benchmarks or [a_benchmark()],
         "datetime": "2026-01-02T03:04:05+00:00",
         "version": "5.3.1",
     }
@@ -109,12 +109,12 @@ def a_benchmark(*data: float, iterations: int = 1, **over: Any) -> dict[str, Any
 def test_every_statistic_of_a_real_session_survives_import_and_export(files: list[Path]) -> None:
     back = exported(import_files(files))
     assert len(back) == 3
-    for path, found in zip(files, back, strict=True):
+    for path, exported_benchmarks in zip(files, back, strict=True):
         original = benchmarks(path.read_text())
         assert len(original) == 8
         for name, benchmark in original.items():
-            assert found[name]["stats"] == same(benchmark["stats"])
-            assert {key: found[name][key] for key in ("name", "param")} == {
+            assert exported_benchmarks[name]["stats"] == comparable(benchmark["stats"])
+            assert {key: exported_benchmarks[name][key] for key in ("name", "param")} == {
                 key: benchmark[key] for key in ("name", "param")
             }
 
@@ -124,8 +124,8 @@ def test_pytest_benchmark_reads_what_is_exported(files: list[Path], tmp_path: Pa
     for name, content in PytestBenchmark().export(report_document(import_files(files[:1]))).items():
         (tmp_path / name).write_bytes(content)
     command = [sys.executable, "-m", "pytest_benchmark", "compare", "0001_accelbench.json"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert "8 tests" in done.stdout, done.stderr
+    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert "8 tests" in process.stdout, process.stderr
 
 
 @pytest.mark.real
@@ -150,17 +150,22 @@ def test_sessions_of_pytest_benchmark_get_our_statistics(files: list[Path], tmp_
             content = json.loads(path.read_text())
             for benchmark in content["benchmarks"]:
                 samples = range(len(benchmark["stats"]["data"]))
-                benchmark["stats"]["data"] = [step_s * (1 + 1e-3 * number + 1e-6 * each) for each in samples]
+                benchmark["stats"]["data"] = [
+                    step_s * (1 + 1e-3 * number + 1e-6 * sample) for sample in samples
+                ]
             paths.append(a_file(folder, name=path.name, **content))
         return import_files(paths)
 
-    found = compare_runs(lasting(1e-6, tmp_path / "ref"), lasting(1e-5, tmp_path / "new"))
-    assert found.changes == ()
-    assert [verdict.verdict for verdict in found.verdicts] == [Verdict.SLOWER] * 8
-    ratios = [verdict.ratio for verdict in found.verdicts]
+    comparison = compare_runs(lasting(1e-6, tmp_path / "ref"), lasting(1e-5, tmp_path / "new"))
+    assert comparison.changes == ()
+    assert [verdict.verdict for verdict in comparison.verdicts] == [Verdict.SLOWER] * 8
+    ratios = [verdict.ratio for verdict in comparison.verdicts]
     assert ratios == pytest.approx([10.0] * 8)
-    same = compare_runs(import_files(files), import_files(files))
-    assert not {verdict.verdict for verdict in same.verdicts} & {Verdict.SLOWER, Verdict.INCOMPARABLE}
+    compared_runs = compare_runs(import_files(files), import_files(files))
+    assert not {verdict.verdict for verdict in compared_runs.verdicts} & {
+        Verdict.SLOWER,
+        Verdict.INCOMPARABLE,
+    }
 
 
 def test_unknown_columns_are_null_with_a_reason(tmp_path: Path) -> None:
@@ -176,16 +181,18 @@ def test_unknown_columns_are_null_with_a_reason(tmp_path: Path) -> None:
 
 
 def test_a_benchmark_that_only_some_files_have_counts_the_rounds_it_has(tmp_path: Path) -> None:
-    both = a_file(tmp_path, a_benchmark(), a_benchmark(fullname="test_a.py::test_b"), name="both.json")
-    twice, once = map(flatten, rows(import_files([a_file(tmp_path), both])))
+    two_benchmarks = a_file(
+        tmp_path, a_benchmark(), a_benchmark(fullname="test_a.py::test_b"), name="both.json"
+    )
+    twice, once = map(flatten, rows(import_files([a_file(tmp_path), two_benchmarks])))
     assert (twice["rounds"], once["rounds"]) == (2, 1)
     assert "1 of 2 rounds" in once["notes"]
 
 
 def test_files_of_several_machines_are_not_rounds_of_one_run(tmp_path: Path) -> None:
-    other = a_file(tmp_path, name="b.json", machine_info={"machine": "aarch64", "cpu": {"count": 8}})
+    other_machine = a_file(tmp_path, name="b.json", machine_info={"machine": "aarch64", "cpu": {"count": 8}})
     with pytest.raises(UsageError, match="different machines"):
-        import_files([a_file(tmp_path), other])
+        import_files([a_file(tmp_path), other_machine])
 
 
 HASH = "1f0c2a9b7d3e5a6c8b4d1f0c2a9b7d3e5a6c8b4d"
@@ -207,7 +214,7 @@ HASH = "1f0c2a9b7d3e5a6c8b4d1f0c2a9b7d3e5a6c8b4d"
 def test_a_run_is_filed_under_the_commit_that_all_files_name(
     tmp_path: Path, commits: list[dict[str, Any]], tags: dict[str, str]
 ) -> None:
-    files = [a_file(tmp_path, name=f"{n}.json", commit_info=each) for n, each in enumerate(commits)]
+    files = [a_file(tmp_path, name=f"{n}.json", commit_info=commit) for n, commit in enumerate(commits)]
     run = import_files(files)
     assert run.info.tags == tags
     (content, *_) = PytestBenchmark().export(report_document(run)).values()
@@ -291,10 +298,10 @@ CALIBRATION: dict[str, Any] = {"metadata": {}, "warmups": [[1, 2e-6]]}
 def of_pyperf(folder: Path, *runs: dict[str, Any], name: str = "a.json", **over: Any) -> Path:
     common = {"unit": "second", "loops": 64, "inner_loops": 2, "cpu_model_name": "A CPU", "cpu_count": 2}
     common |= {"platform": "Linux-6.8.0-45-generic-x86_64-with-glibc2.36", "perf_version": "2.10.0"}
-    one = {"metadata": {"name": "sorted"}, "runs": [CALIBRATION, *(runs or [a_process(1e-6, 2e-6)])]}
+    benchmark = {"metadata": {"name": "sorted"}, "runs": [CALIBRATION, *(runs or [a_process(1e-6, 2e-6)])]}
     two = {"metadata": {"name": "sum"}, "runs": [a_process(5e-6)]}
     path = folder / name
-    path.write_text(json.dumps({"benchmarks": [one, two], "metadata": common | over, "version": "1.0"}))
+    path.write_text(json.dumps({"benchmarks": [benchmark, two], "metadata": common | over, "version": "1.0"}))
     return path
 
 
@@ -304,10 +311,10 @@ def a_process(*values: float) -> dict[str, Any]:
 
 def test_each_process_of_pyperf_is_a_round_and_calibration_is_none(tmp_path: Path) -> None:
     run = import_files([of_pyperf(tmp_path, a_process(2e-6, 2e-6), a_process(1.999e-6), a_process(2.001e-6))])
-    ours, other = map(flatten, rows(run))
+    ours, theirs = map(flatten, rows(run))
     assert (ours["case"], ours["rounds"], ours["samples"]) == ("sorted@pyperf:cpu", 3, 4)
     assert ours["latency_s"] == pytest.approx(2e-6)
-    assert (other["case"], other["rounds"]) == ("sum@pyperf:cpu", 1)
+    assert (theirs["case"], theirs["rounds"]) == ("sum@pyperf:cpu", 1)
     outcome = run.records[0].outcome
     assert isinstance(outcome, Measurement)
     assert outcome.iterations == 128
@@ -332,8 +339,8 @@ def test_what_pyperf_itself_writes_is_read(tmp_path: Path) -> None:
     pytest.importorskip("pyperf")
     options = ["-p", "2", "-n", "2", "-w", "1", "-l", "10", "-o", "a.json"]
     command = [sys.executable, "-m", "pyperf", "timeit", *options, "sum(range(9))"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    completed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert completed.returncode == 0, completed.stderr
     run = import_files([tmp_path / "a.json"])
     (benchmark,) = json.loads((tmp_path / "a.json").read_text())["benchmarks"]
     values = [process["values"] for process in benchmark["runs"] if "values" in process]
@@ -350,12 +357,14 @@ def of_google(folder: Path, *entries: dict[str, Any], name: str = "g.json") -> P
 
 
 def a_repetition(time: float, **over: Any) -> dict[str, Any]:
-    one = {"name": "BM_copy/8", "run_name": "BM_copy/8", "run_type": "iteration", "iterations": 1000}
-    return one | {"real_time": time, "cpu_time": 1.0, "time_unit": "us"} | over
+    repetition = {"name": "BM_copy/8", "run_name": "BM_copy/8", "run_type": "iteration", "iterations": 1000}
+    return repetition | {"real_time": time, "cpu_time": 1.0, "time_unit": "us"} | over
 
 
-def an_aggregate(what: str, time: float, **over: Any) -> dict[str, Any]:
-    return a_repetition(time, run_type="aggregate", aggregate_name=what, repetitions=9, iterations=9, **over)
+def an_aggregate(aggregate: str, time: float, **over: Any) -> dict[str, Any]:
+    return a_repetition(
+        time, run_type="aggregate", aggregate_name=aggregate, repetitions=9, iterations=9, **over
+    )
 
 
 def test_repetitions_of_google_benchmark_are_samples_of_one_process(tmp_path: Path) -> None:
@@ -433,14 +442,14 @@ def test_a_round_of_ours_is_a_file_there_and_failures_are_left_out() -> None:
 @pytest.mark.real
 def test_import_and_export_from_outside(files: list[Path], tmp_path: Path) -> None:
     accelbench("import", *map(str, files), cwd=tmp_path)
-    done = accelbench("import", str(files[0]), "--tag", "branch=main", cwd=tmp_path)
-    assert "accelbench report" in done.stderr
+    process = accelbench("import", str(files[0]), "--tag", "branch=main", cwd=tmp_path)
+    assert "accelbench report" in process.stderr
     assert "1 value of branch in 1 run" in accelbench("history", "--by", "branch", cwd=tmp_path).stdout
     assert "insufficient" in accelbench("compare", "latest~1", "latest", cwd=tmp_path).stdout
     assert "call/s" in accelbench("report", "--format", "markdown", cwd=tmp_path).stdout
     text = accelbench("export", "latest", "--to", "pytest-benchmark", cwd=tmp_path).stdout
-    assert {name: each["stats"] for name, each in benchmarks(text).items()} == {
-        name: same(each["stats"]) for name, each in benchmarks(files[0].read_text()).items()
+    assert {name: benchmark["stats"] for name, benchmark in benchmarks(text).items()} == {
+        name: comparable(benchmark["stats"]) for name, benchmark in benchmarks(files[0].read_text()).items()
     }
 
 

@@ -16,5 +16,5 @@ def test_importing_every_module_leaves_the_functions_callable() -> None:
         "from benchbench import api\n"
         "print(*[name for name in api.FUNCTIONS if not callable(getattr(benchbench, name))])\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == []
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert process.stdout.split() == []

@@ -74,8 +74,8 @@ def test_a_crop_lies_inside_and_reaches_every_edge(side: int, height: int, width
 
 def test_a_sample_is_the_flipped_crop_and_exact_in_every_dtype() -> None:
     image = np.random.default_rng(0).integers(0, 256, (5, 6, 3), np.uint8)
-    places = np.array([0, 2**PLACE_BITS // 2, 2**PLACE_BITS - 1, 1])
-    sample = augment(image, places, 4)
+    positions = np.array([0, 2**PLACE_BITS // 2, 2**PLACE_BITS - 1, 1])
+    sample = augment(image, positions, 4)
     np.testing.assert_array_equal(sample, (image[1:5, 2:6][:, ::-1].astype(float) - 128) / 64)
     every = augment(np.arange(256, dtype=np.uint8).reshape(16, 16, 1), np.zeros(4, int), 16)
     assert not (every.view(np.uint32) & 0xFFFF).any()  # bfloat16 has all of it
@@ -84,8 +84,8 @@ def test_a_sample_is_the_flipped_crop_and_exact_in_every_dtype() -> None:
 def test_a_step_takes_the_next_batch_and_epochs_follow_each_other() -> None:
     work = InputPipeline(batch=3, side=8, samples=4)
     order, images = work.order(), work.image_set()
-    taken = np.concatenate([work.batch_at(step)["labels"] for step in range(3)])
-    np.testing.assert_array_equal(taken, images.labels[order[:9, 0]])
+    labels = np.concatenate([work.batch_at(step)["labels"] for step in range(3)])
+    np.testing.assert_array_equal(labels, images.labels[order[:9, 0]])
     batches = len(order) // 3  # and two samples, which the batch after them begins with
     np.testing.assert_array_equal(
         work.batch_at(batches)["labels"], images.labels[order[[*range(3 * batches, len(order)), 0], 0]]
@@ -96,9 +96,9 @@ def test_a_reference_takes_another_batch_in_each_step() -> None:
     work = InputPipeline().tiny()
     arrays = work.arrays(Draw(Dtype.FLOAT64))
     losses = [loss for loss, _ in work.reference(arrays, 2)]
-    same = {**arrays, **work.batch_at(1)}
+    next_arrays = {**arrays, **work.batch_at(1)}
     assert next(iter(work.steps(arrays))).loss == losses[0]
-    assert next(iter(work.steps(same))).loss != losses[0]
+    assert next(iter(work.steps(next_arrays))).loss != losses[0]
     assert len(set(losses)) == 2
 
 
@@ -177,7 +177,7 @@ SETS: dict[str, tuple[Callable[[Path], Path], int]] = {
 
 
 @pytest.fixture(params=SETS)
-def own(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InputPipeline:
+def work(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InputPipeline:
     """A pipeline over a set of the user's."""
     make, side = SETS[request.param]
     path = make(tmp_path / request.param)
@@ -185,35 +185,36 @@ def own(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
     return InputPipeline(batch=5, side=side, samples=7, workers=0, source=read_set(path)[0])
 
 
-def test_a_set_of_the_users_is_found_by_its_content(own: InputPipeline) -> None:
-    kind, _, digest = own.source.partition("-")
+def test_a_set_of_the_users_is_found_by_its_content(work: InputPipeline) -> None:
+    kind, _, digest = work.source.partition("-")
     assert (kind in SETS, len(digest)) == (True, 12)
-    batch = own.batch_at(0)
-    assert batch["images"].shape == (5, 1 if kind == "mnist" else 3, own.side, own.side)
+    batch = work.batch_at(0)
+    assert batch["images"].shape == (5, 1 if kind == "mnist" else 3, work.side, work.side)
     assert len(np.unique(batch["images"])) > 10
     assert batch["labels"].max() < 10
 
 
-def test_samples_are_of_all_the_set(own: InputPipeline) -> None:
-    assert len(own.image_set().labels) == 7
-    whole = find_set(own.source)
-    first, last = (own.image_set().image(at) for at in (0, 6))
-    np.testing.assert_array_equal(first, whole.image(0))
+def test_samples_are_of_all_the_set(work: InputPipeline) -> None:
+    assert len(work.image_set().labels) == 7
+    image_set = find_set(work.source)
+    first, last = (work.image_set().image(at) for at in (0, 6))
+    np.testing.assert_array_equal(first, image_set.image(0))
     assert any(
-        np.array_equal(last, whole.image(at)) for at in range(len(whole.labels) // 2, len(whole.labels))
+        np.array_equal(last, image_set.image(at))
+        for at in range(len(image_set.labels) // 2, len(image_set.labels))
     )
 
 
 @pytest.mark.parametrize("kind", SETS)
 def test_a_set_is_named_after_its_content(kind: str, tmp_path: Path) -> None:
     make, _ = SETS[kind]
-    one, other = make(tmp_path / "one"), make(tmp_path / "other")
-    assert read_set(one)[0] == read_set(other)[0]
-    file = other if other.is_file() else sorted(path for path in other.rglob("*") if path.is_file())[0]
+    first, second = make(tmp_path / "one"), make(tmp_path / "other")
+    assert read_set(first)[0] == read_set(second)[0]
+    file = second if second.is_file() else sorted(path for path in second.rglob("*") if path.is_file())[0]
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(content)
-    assert read_set(other)[0] != read_set(one)[0]
+    assert read_set(second)[0] != read_set(first)[0]
 
 
 def test_a_file_that_is_renamed_makes_another_set(tmp_path: Path) -> None:
@@ -233,7 +234,7 @@ def test_a_class_is_a_subfolder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("files", "named", "why"),
+    ("files", "path", "why"),
     [
         ({"train-images-idx3-ubyte": b"no"}, "train-images-idx3-ubyte", "not an IDX file"),
         ({"train-images-idx3-ubyte": idx(random_bytes(2, 3, 3))}, "train-images-idx3-ubyte", "No such file"),
@@ -248,12 +249,12 @@ def test_a_class_is_a_subfolder(tmp_path: Path) -> None:
     ],
 )
 def test_the_error_of_an_unreadable_set_has_the_reason(
-    tmp_path: Path, files: dict[str, bytes], named: str, why: str
+    tmp_path: Path, files: dict[str, bytes], path: str, why: str
 ) -> None:
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
     with pytest.raises(UnreadableInput, match=why):
-        read_set(tmp_path / named)
+        read_set(tmp_path / path)
 
 
 @pytest.mark.parametrize("images", [1, 2**32 - 1], ids=["more than it says", "as much as it says"])
@@ -289,9 +290,9 @@ def test_a_set_that_is_gone_or_too_small_is_unsupported(
         InputPipeline(source=name, side=33).image_set()
     with pytest.raises(Unsupported, match="more classes: -p classes="):
         InputPipeline(source=name, classes=1).image_set()
-    with pytest.raises(Unsupported, match="accelbench list data") as gone:
+    with pytest.raises(Unsupported, match="accelbench list data") as error:
         InputPipeline(source="mnist-0123456789ab").image_set()
-    assert str(tmp_path) not in str(gone.value)
+    assert str(tmp_path) not in str(error.value)
 
 
 def test_data_paths_come_from_the_environment_or_the_file(
@@ -377,8 +378,8 @@ def batches(framework: str, work: InputPipeline, count: int) -> Iterator[tuple[A
     session = backend.open("cpu", Dtype.FLOAT32, backend.modes[0], 2)
     with build(backend, session, work, Dtype.FLOAT32) as runner:
         for images, labels in islice(runner.inputs, count):
-            found = session.fetch(images)
-            yield found if framework == "torch" else found.transpose(0, 3, 1, 2), session.fetch(labels)
+            batch = session.fetch(images)
+            yield batch if framework == "torch" else batch.transpose(0, 3, 1, 2), session.fetch(labels)
 
 
 def assert_batches_match(framework: str, work: InputPipeline, count: int) -> None:
@@ -401,8 +402,8 @@ def test_each_batch_is_the_references_to_the_bit(framework: str, workers: int) -
 @pytest.mark.real
 @warned
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_the_users_images_are_the_references_to_the_bit(framework: str, own: InputPipeline) -> None:
-    assert_batches_match(framework, own, 4)
+def test_the_users_images_are_the_references_to_the_bit(framework: str, work: InputPipeline) -> None:
+    assert_batches_match(framework, work, 4)
 
 
 @pytest.mark.real
@@ -412,8 +413,8 @@ def test_a_pipeline_and_its_step_are_timed_alone(framework: str) -> None:
     backend = backend_of(framework)
     session = backend.open("cpu", Dtype.FLOAT32, backend.modes[0], 2)
     with build(backend, session, InputPipeline(workers=0).tiny(), Dtype.FLOAT32) as runner:
-        alone = time_parts(runner, session.timer(), 1)
-    assert {name: len(blocks) for name, blocks in alone.items()} == {
+        parts = time_parts(runner, session.timer(), 1)
+    assert {name: len(blocks) for name, blocks in parts.items()} == {
         SOURCE: PART_BLOCKS,
         CONSUMER: PART_BLOCKS,
     }
@@ -451,8 +452,8 @@ def test_workers_are_the_cases_own_and_nothing_of_them_is_left(framework: str, t
     assert row["status"] == "ok"
     assert 0 <= row["waiting_share"] <= 1
     assert not processes_mentioning(str(tmp_path))
-    left = set(SHARED_MEMORY.iterdir()) - before
-    assert not [path for path in left if path.exists() and not is_mapped(path)]
+    remaining = set(SHARED_MEMORY.iterdir()) - before
+    assert not [path for path in remaining if path.exists() and not is_mapped(path)]
 
 
 def is_mapped(path: Path) -> bool:

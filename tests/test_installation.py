@@ -36,12 +36,12 @@ def test_from_an_index_the_name_suffices() -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "meant"),
+    ("typed", "expected"),
     [("fp32", "float32"), ("F32", "float32"), ("fp16", "float16"), ("half", "float16"), ("bf16", "bfloat16"),
      ("fp64", "float64"), ("double", "float64"), ("amp", "amp-bf16")],
 )  # fmt: skip
-def test_the_usual_short_names_of_dtypes_are_understood(typed: str, meant: str) -> None:
-    assert member(Dtype, typed) is Dtype(meant)
+def test_the_usual_short_names_of_dtypes_are_understood(typed: str, expected: str) -> None:
+    assert member(Dtype, typed) is Dtype(expected)
 
 
 def test_an_unknown_dtype_is_a_mistake_and_the_hint_lists_the_known_ones() -> None:
@@ -51,9 +51,9 @@ def test_an_unknown_dtype_is_a_mistake_and_the_hint_lists_the_known_ones() -> No
 
 
 def test_a_short_name_is_the_same_case(tmp_path: Path) -> None:
-    said = accelbench("run", "-w", "gemm", "-b", "fake", "--dtype", "fp32,bf16", "--dry-run", cwd=tmp_path)
-    assert "/float32/" in said.stdout
-    assert "/bfloat16/" in said.stdout
+    process = accelbench("run", "-w", "gemm", "-b", "fake", "--dtype", "fp32,bf16", "--dry-run", cwd=tmp_path)
+    assert "/float32/" in process.stdout
+    assert "/bfloat16/" in process.stdout
 
 
 def test_a_rate_below_one_has_no_milli() -> None:
@@ -81,10 +81,10 @@ def test_no_message_names_a_path_of_a_clone() -> None:
             ast.get_docstring(node, clean=False) for node in ast.walk(tree) if isinstance(node, documented)
         }
         texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
-        told = [
+        messages = [
             text for text in texts if isinstance(text, str) and "docs/" in text and text not in docstrings
         ]
-        assert not told, path
+        assert not messages, path
 
 
 @pytest.mark.real

@@ -54,15 +54,15 @@ def a_program(path: Path, text: str) -> Path:
     return path
 
 
-def only(name: str, given: dict[str, str] | None = None) -> Target:
-    (found,) = targets([name], given or {}, "running")
-    return found
+def only(name: str, interpreters_by_name: dict[str, str] | None = None) -> Target:
+    (target,) = targets([name], interpreters_by_name or {}, "running")
+    return target
 
 
 def test_every_backend_but_the_fake_is_a_target_unless_some_are_named() -> None:
-    assert {"torch", "tensorflow", "jax"} <= {each.name for each in targets([], {}, "running")}
-    assert "fake" not in {each.name for each in targets([], {}, "running")}
-    assert [each.name for each in targets(["fake", "fake"], {}, "running")] == ["fake"]
+    assert {"torch", "tensorflow", "jax"} <= {target.name for target in targets([], {}, "running")}
+    assert "fake" not in {target.name for target in targets([], {}, "running")}
+    assert [target.name for target in targets(["fake", "fake"], {}, "running")] == ["fake"]
 
 
 def test_an_unknown_backend_suggests_the_nearest() -> None:
@@ -94,10 +94,10 @@ def test_a_label_needs_an_interpreter_and_the_hint_tells_both_ways_and_what_ther
 def test_environments_with_a_label_are_measured_when_named_and_listed_by_devices(cache: Path) -> None:
     an_environment(cache, "fake@own")
     an_environment(cache, "jax")
-    unnamed = {each.name: each.python for each in targets([], {}, "running")}
+    unnamed = {target.name: target.python for target in targets([], {}, "running")}
     assert "fake@own" not in unnamed
     assert unnamed["jax"] == str(cache / "jax/bin/python")
-    all_there_is = [each.name for each in targets([], {"torch@x": "/x"}, "running", labelled=True)]
+    all_there_is = [target.name for target in targets([], {"torch@x": "/x"}, "running", labelled=True)]
     assert all_there_is[-2:] == ["fake@own", "torch@x"]
 
 
@@ -105,10 +105,10 @@ def test_the_option_wins_over_the_variable_and_a_folder_means_its_interpreter(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = an_environment(cache, "fake@own")
-    other = a_program(cache / "other", "3 12 1")
-    monkeypatch.setenv("ACCELBENCH_PYTHON", f"fake@a={other}:fake@b={other}")
-    found = read_interpreters([*from_variable(), f"fake@b={folder}"])
-    assert found == {"fake@a": str(other), "fake@b": str(folder / "bin/python")}
+    other_python = a_program(cache / "other", "3 12 1")
+    monkeypatch.setenv("ACCELBENCH_PYTHON", f"fake@a={other_python}:fake@b={other_python}")
+    pythons = read_interpreters([*from_variable(), f"fake@b={folder}"])
+    assert pythons == {"fake@a": str(other_python), "fake@b": str(folder / "bin/python")}
 
 
 @pytest.mark.parametrize(
@@ -151,9 +151,9 @@ def test_an_unreadable_record_makes_the_environment_broken_with_the_reason(
     cache: Path, text: str, reason: str
 ) -> None:
     (an_environment(cache) / interpreters.RECORD).write_text(text)
-    found = interpreters.find_environment("fake@own")
-    assert (found.health, found.usable) == ("broken", False)
-    assert reason in found.reason
+    environment = interpreters.find_environment("fake@own")
+    assert (environment.health, environment.usable) == ("broken", False)
+    assert reason in environment.reason
     assert reason in only("fake@own").fault
     assert only("fake@own").remedy == "accelbench env create fake@own"
 
@@ -162,15 +162,15 @@ def test_an_environment_whose_interpreter_is_gone_is_broken(cache: Path) -> None
     python = an_environment(cache) / "bin/python"
     assert interpreters.find_environment("fake@own").health == "ready"
     python.unlink()
-    found = interpreters.find_environment("fake@own")
-    assert (found.health, found.reason) == ("broken", "its interpreter does not start")
+    environment = interpreters.find_environment("fake@own")
+    assert (environment.health, environment.reason) == ("broken", "its interpreter does not start")
     assert "does not start" in only("fake@own").fault
 
 
 def test_one_recorded_as_broken_is_still_tried_since_it_may_have_been_mended(cache: Path) -> None:
     an_environment(cache, broken="ImportError: undefined symbol")
-    found = interpreters.find_environment("fake@own")
-    assert (found.health, found.usable, only("fake@own").fault) == ("broken", True, "")
+    environment = interpreters.find_environment("fake@own")
+    assert (environment.health, environment.usable, only("fake@own").fault) == ("broken", True, "")
 
 
 def test_only_folders_with_the_name_of_a_target_are_environments(cache: Path) -> None:
@@ -193,9 +193,9 @@ def test_an_environment_is_locked_by_one_at_a_time(cache: Path) -> None:
 
 def test_a_removal_takes_the_record_first(cache: Path) -> None:
     folder = an_environment(cache)
-    kept = folder / "kept"
-    kept.mkdir()
-    (kept / "file").write_text("x")
+    kept_folder = folder / "kept"
+    kept_folder.mkdir()
+    (kept_folder / "file").write_text("x")
     size = interpreters.bytes_in(folder)
     assert size > 1
     interpreters.remove_environment("fake@own")
@@ -209,13 +209,13 @@ def test_an_unusable_environment_is_listed_with_the_command_and_its_cases_are_le
 ) -> None:
     (cache / "fake@half").mkdir()
     more = {"ACCELBENCH_CACHE": str(tmp_path)}
-    shown = accelbench("devices", "-b", "fake@half", cwd=tmp_path, code=0, **more).stdout
+    output = accelbench("devices", "-b", "fake@half", cwd=tmp_path, code=0, **more).stdout
     reason = "its environment cannot be used: it is incomplete"
     remedy = "accelbench env create fake@half"
-    assert reason in shown
-    assert remedy in shown
-    both = ("run", "-b", "fake@half,fake", "-w", "gemm", "--quick", "-d", "cpu")
-    assert f"{reason} → {remedy}" in accelbench(*both, cwd=tmp_path, code=0, **more).stderr
+    assert reason in output
+    assert remedy in output
+    both_targets = ("run", "-b", "fake@half,fake", "-w", "gemm", "--quick", "-d", "cpu")
+    assert f"{reason} → {remedy}" in accelbench(*both_targets, cwd=tmp_path, code=0, **more).stderr
     assert [(row["target"], row["status"]) for row in rows(tmp_path)] == [
         ("fake", "ok"),
         ("fake@half", "unavailable"),
@@ -237,35 +237,38 @@ def test_two_interpreters_are_measured_interleaved_and_rows_carry_target_and_ver
         turns = order[8 * number : 8 * number + 8]
         assert sorted(turns) == ["fake"] * 4 + ["fake@other"] * 4
         assert sum(a != b for a, b in pairwise(turns)) > 1
-    found = rows(tmp_path)
-    assert {(row["backend"], row["target"]) for row in found} == {("fake", "fake"), ("fake", "fake@other")}
+    measured_rows = rows(tmp_path)
+    assert {(row["backend"], row["target"]) for row in measured_rows} == {
+        ("fake", "fake"),
+        ("fake", "fake@other"),
+    }
     assert {record["framework_version"] for record in records} == {"0.1.0"}
-    assert {row["framework_version"] for row in found} == {"0.1.0"}
-    shown = accelbench("report", cwd=tmp_path).stdout
-    assert "fake 0.1.0" in shown
-    assert "fake@other 0.1.0" in shown
+    assert {row["framework_version"] for row in measured_rows} == {"0.1.0"}
+    output = accelbench("report", cwd=tmp_path).stdout
+    assert "fake 0.1.0" in output
+    assert "fake@other 0.1.0" in output
 
 
 @pytest.mark.real
 def test_two_runs_are_compared_target_by_target(tmp_path: Path) -> None:
     for _ in range(2):
         accelbench(*BOTH, "-p", "m=8", cwd=tmp_path)
-    found = json.loads(accelbench("compare", "latest~1", "--format", "json", cwd=tmp_path).stdout)
-    cases = [verdict["case"] for verdict in found["verdicts"]]
+    data = json.loads(accelbench("compare", "latest~1", "--format", "json", cwd=tmp_path).stdout)
+    cases = [verdict["case"] for verdict in data["verdicts"]]
     assert len(cases) == len(set(cases)) == 2
-    assert found["compared"] == 2
+    assert data["compared"] == 2
     assert sum("@fake@other:cpu" in case for case in cases) == 1
 
 
 def test_the_variable_names_interpreters_as_the_option_does(tmp_path: Path) -> None:
     arguments = ("devices", "-b", "fake@other", "--format", "json")
-    shown = accelbench(
+    output = accelbench(
         *arguments, cwd=tmp_path, code=0, ACCELBENCH_PYTHON=f"fake@other={sys.executable}"
     ).stdout
-    assert {row["backend"] for row in json.loads(shown)} == {"fake@other"}
+    assert {row["backend"] for row in json.loads(output)} == {"fake@other"}
 
 
 def test_an_interpreter_that_is_named_and_not_measured_is_a_mistake(tmp_path: Path) -> None:
     arguments = ("run", "-b", "fake", "--python", f"fake@other={sys.executable}")
-    done = accelbench(*arguments, cwd=tmp_path, code=2)
-    assert "Add it: -b fake@other" in done.stderr
+    process = accelbench(*arguments, cwd=tmp_path, code=2)
+    assert "Add it: -b fake@other" in process.stderr

@@ -78,12 +78,12 @@ def test_this_machine_has_times_that_do_not_go_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"),
+    ("text", "expected"),
     [("12\n", 12), ("-1\n", -1), ("", None), ("max\n", None), ("1 2\n", None), ("١", None)],
 )
-def test_a_file_holds_one_number_or_none(tmp_path: Path, text: str, wanted: int | None) -> None:
+def test_a_file_holds_one_number_or_none(tmp_path: Path, text: str, expected: int | None) -> None:
     (tmp_path / "file").write_text(text)
-    assert kernel.read_number(tmp_path / "file") == wanted
+    assert kernel.read_number(tmp_path / "file") == expected
 
 
 MEMORY_PRESSURE = "some avg10=1.50 avg60=9.00 total=2500000\nfull avg10=0.10 avg60=0.00 total=7\n"
@@ -91,7 +91,7 @@ MEMORY = "MemTotal:  100 kB\nSwapFree: 2 kB\nHugePages_Total:  5\n"
 
 
 @pytest.mark.parametrize(
-    ("read", "path", "text", "wanted"),
+    ("reader", "path", "text", "expected"),
     [
         (kernel.load_average, "loadavg", "1.25 2.00 3.00 1/99 1\n", 1.25),
         (
@@ -104,10 +104,10 @@ MEMORY = "MemTotal:  100 kB\nSwapFree: 2 kB\nHugePages_Total:  5\n"
     ],
 )
 def test_files_of_the_kernel_are_read(
-    tmp_path: Path, read: Callable[[Path], object], path: str, text: str, wanted: object
+    tmp_path: Path, reader: Callable[[Path], object], path: str, text: str, expected: object
 ) -> None:
-    assert not read(tmp_path / "nothing")
-    assert read(tree(tmp_path, {f"proc/{path}": text})) == wanted
+    assert not reader(tmp_path / "nothing")
+    assert reader(tree(tmp_path, {f"proc/{path}": text})) == expected
 
 
 def clock(cpu: int, khz: int) -> Files:
@@ -128,9 +128,9 @@ def test_of_many_cpus_a_few_are_asked_for_their_clock(tmp_path: Path, cpus: int)
         files |= clock(cpu, 1_000_000 * (cpu + 1))
     mean = kernel.clocks_mhz(tree(tmp_path, files), range(cpus))
     step = -(-cpus // 8)
-    asked = [1000 * (cpu + 1) for cpu in range(0, cpus, step)]
-    assert len(asked) <= 8
-    assert mean == sum(asked) / len(asked)
+    clocks = [1000 * (cpu + 1) for cpu in range(0, cpus, step)]
+    assert len(clocks) <= 8
+    assert mean == sum(clocks) / len(clocks)
 
 
 def test_a_memory_limit_comes_with_what_is_in_use(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def throttling(root: Path, files: Files) -> kernel.Throttling | None:
 
 
 @pytest.mark.parametrize(
-    ("group", "files", "wanted"),
+    ("group", "files", "expected"),
     [
         (
             "0::/a/b\n",
@@ -166,10 +166,10 @@ def throttling(root: Path, files: Files) -> kernel.Throttling | None:
     ids=["v2", "v1", "throttled further up too", "no quota"],
 )
 def test_throttling_is_read_in_seconds(
-    tmp_path: Path, group: str, files: Files, wanted: kernel.Throttling | None
+    tmp_path: Path, group: str, files: Files, expected: kernel.Throttling | None
 ) -> None:
     stats = {f"sys/fs/cgroup/{folder}/cpu.stat": text for folder, text in files.items()}
-    assert throttling(tmp_path, {"proc/self/cgroup": group} | stats) == wanted
+    assert throttling(tmp_path, {"proc/self/cgroup": group} | stats) == expected
 
 
 def test_a_cgroup_with_two_names_is_counted_once(tmp_path: Path) -> None:

@@ -33,8 +33,8 @@ def latex(run: object) -> str:
 
 
 def test_a_cell_can_be_quoted_by_its_table_row_and_column() -> None:
-    other = a_case(backend="jax", mode="jit")
-    text = latex(a_run([*some_rounds(1e-3, 1e-3, 1e-3), *some_rounds(2e-3, 2e-3, 2e-3, case=other)]))
+    jax = a_case(backend="jax", mode="jit")
+    text = latex(a_run([*some_rounds(1e-3, 1e-3, 1e-3), *some_rounds(2e-3, 2e-3, 2e-3, case=jax)]))
     macros = dict(re.findall(r"\\def\\csname accelbench@([^\\]*)\\endcsname\{(.*)\}", text))
     assert macros["gemm-m-64-n-64-k-64-float32-cpu@torch-eager@latency"].startswith("1.00 ms")
     assert macros["gemm-m-64-n-64-k-64-float32-cpu@jax-jit@ratio"] == r"2.00$\times$"
@@ -52,6 +52,6 @@ def test_a_name_is_no_command(name: str) -> None:
 
 @given(st.text())
 def test_braces_are_balanced_and_nothing_special_is_left_bare(text: str) -> None:
-    found = escape(text)
-    bare = re.sub(r"\\[{}$&#_%]|\\[a-z]+\{\}|\$(?:\\[a-z]+|-)\$", "", found)
+    escaped = escape(text)
+    bare = re.sub(r"\\[{}$&#_%]|\\[a-z]+\{\}|\$(?:\\[a-z]+|-)\$", "", escaped)
     assert not set(r"\{}$&#_%^~") & set(bare)

@@ -31,20 +31,20 @@ SETTINGS = Settings(threads=1)
 @pytest.fixture
 def transport(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalTransport]:
     monkeypatch.setenv("ACCELBENCH_WORKLOADS", str(WORKLOADS))
-    found = LocalTransport(SETTINGS, count_oom_kills=lambda: 0)
-    yield found
-    found.close()
-    assert not found.scratch.path.exists()
+    local_transport = LocalTransport(SETTINGS, count_oom_kills=lambda: 0)
+    yield local_transport
+    local_transport.close()
+    assert not local_transport.scratch.path.exists()
 
 
 def test_a_run_removes_the_folders_of_killed_runs_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    running, killed, kept = RunScratch(), RunScratch(), tmp_path / "kept"
+    running, killed, results = RunScratch(), RunScratch(), tmp_path / "kept"
     os.close(killed._lock)  # as its process's end does
-    (kept / "drawn").mkdir(parents=True)
-    (tmp_path / "accelbench-run-link").symlink_to(kept)
+    (results / "drawn").mkdir(parents=True)
+    (tmp_path / "accelbench-run-link").symlink_to(results)
     named_alike, copied = (tmp_path / f"accelbench-run-{name}" for name in ("nightly", "copied"))
     (named_alike / "runs").mkdir(parents=True)
     shutil.copytree(running.path, copied, symlinks=True)
@@ -52,7 +52,7 @@ def test_a_run_removes_the_folders_of_killed_runs_and_nothing_else(
         os.utime(path, (0, 0))
     RunScratch().close()
     assert {*tmp_path.iterdir()} == {
-        *(running.path, kept, tmp_path / "accelbench-run-link", named_alike, copied)
+        *(running.path, results, tmp_path / "accelbench-run-link", named_alike, copied)
     }
     running.close()
     assert not running.path.exists()
@@ -75,11 +75,11 @@ def test_each_round_has_fresh_workers_and_those_of_virtual_time_stay_while_they_
     def start(target: Target, environment: Mapping[str, str], threads: int = 0) -> Any:
         diary.append(("start", target.name))
         ready = SimpleNamespace(status="ready", reason="")
-        own = SimpleNamespace(
+        stand_in = SimpleNamespace(
             ready=lambda timeout_s: ready, close=lambda: diary.append(("end", target.name)), alive=True
         )
-        workers.append(own)
-        return own
+        workers.append(stand_in)
+        return stand_in
 
     transport: Any = SimpleNamespace(start=start, close=lambda: None)
     cases = [a_case(target=name, backend=name) for name in ("fake", "torch")]
@@ -153,9 +153,9 @@ def test_a_killed_job_ran_out_of_memory_if_the_kernel_counts_one_more(
 ) -> None:
     monkeypatch.setenv("ACCELBENCH_WORKLOADS", str(WORKLOADS))
     transport = LocalTransport(SETTINGS, count_oom_kills=lambda: next(kills))
-    found = worker(transport)
-    found.ready()
-    answer = found.run(job("killed", size=8), 30, fork=True)
+    process = worker(transport)
+    process.ready()
+    answer = process.run(job("killed", size=8), 30, fork=True)
     assert (answer.reply, answer.status) == (None, status)
     transport.close()
 
@@ -194,20 +194,20 @@ def test_a_stopped_job_is_ended_in_time(ready: Worker) -> None:
 
 
 def test_an_interpreter_that_does_not_start_a_worker_is_broken(transport: LocalTransport) -> None:
-    found = worker(transport, Target(name="x", backend="fake", python="/bin/false"))
-    message = found.ready(10)
+    process = worker(transport, Target(name="x", backend="fake", python="/bin/false"))
+    message = process.ready(10)
     assert message.status == "broken"
     assert "exit code 1" in message.reason
-    found.close()
+    process.close()
 
 
 def test_an_import_that_takes_too_long_is_broken(transport: LocalTransport, tmp_path: Path) -> None:
     slow = tmp_path / "python"
     slow.write_text("#!/bin/sh\nexec sleep 60\n")
     slow.chmod(0o755)
-    found = worker(transport, Target(name="x", backend="fake", python=str(slow)))
-    assert found.ready(0.2) == Greeting(status="broken", reason="importing it took more than 0 s")
-    assert not found.alive
+    process = worker(transport, Target(name="x", backend="fake", python=str(slow)))
+    assert process.ready(0.2) == Greeting(status="broken", reason="importing it took more than 0 s")
+    assert not process.alive
 
 
 def test_a_worker_sees_only_what_is_allowed_of_the_environment(

@@ -9,7 +9,7 @@ from tests.factories import a_measurement, a_record, a_run
 
 def batches(*shares: float) -> tuple[Batch, ...]:
     """Blocks of 10 ms on the device, launched in such shares of that."""
-    return tuple(Batch(blocks=5, enqueue_s=0.01 * each, device_s=0.01, host_s=0.05) for each in shares)
+    return tuple(Batch(blocks=5, enqueue_s=0.01 * share, device_s=0.01, host_s=0.05) for share in shares)
 
 
 @pytest.mark.parametrize(("share", "bound"), [(0.79, False), (0.81, True), (1.0, True), (0.02, False)])
@@ -27,9 +27,11 @@ def test_one_batch_that_was_held_up_does_not_decide() -> None:
 
 def test_the_mark_says_how_much_and_in_how_many_rounds_and_stands_in_the_row() -> None:
     bound, free = a_measurement(batches=batches(0.97)), a_measurement(batches=batches(0.5))
-    found = rows(a_run([a_record(each, round=number) for number, each in enumerate((bound, free, bound))]))
+    measured_rows = rows(
+        a_run([a_record(outcome, round=number) for number, outcome in enumerate((bound, free, bound))])
+    )
     text = "launch-bound: launching took the host 97.0 % of the device's time, in 2 of 3 rounds"
-    assert text in [note.text for note in found[0].notes]
+    assert text in [note.text for note in measured_rows[0].notes]
 
 
 def test_blocks_timed_by_the_hosts_own_clock_are_never_marked() -> None:

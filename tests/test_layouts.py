@@ -38,8 +38,8 @@ def test_torch_lays_images_channels_last_where_the_table_says_so(
 
 
 def test_every_line_of_the_table_has_its_source_and_says_something_else() -> None:
-    said = [pair for line in LAYOUTS for pair in product([line.device], sorted(line.dtypes))]
-    assert len(said) == len(set(said))
+    pairs = [pair for line in LAYOUTS for pair in product([line.device], sorted(line.dtypes))]
+    assert len(pairs) == len(set(pairs))
     assert all(line.source for line in LAYOUTS)
 
 

@@ -57,7 +57,7 @@ def with_values(record: Record, count: int) -> Record:
     return replace(record, outcome=replace(record.outcome, log="," * more))
 
 
-def measured(**over: Any) -> Record:
+def measured_record(**over: Any) -> Record:
     return a_record(a_measurement(**over))
 
 
@@ -65,8 +65,8 @@ def of_ranks(count: int, blocks: int, *, batches: bool = False) -> Measurement:
     source = random.Random(0)
     times = tuple(source.random() for _ in range(blocks))
     batch = tuple(Batch(blocks=1, enqueue_s=s, device_s=s, host_s=s) for s in times) if batches else ()
-    one = a_watched(block_s=times, batches=batch)
-    return combined(a_cost(), [(0, f"cuda:{number}", one) for number in range(count)])
+    measurement = a_watched(block_s=times, batches=batch)
+    return combined(a_cost(), [(0, f"cuda:{number}", measurement) for number in range(count)])
 
 
 def on_devices(count: int) -> Case:
@@ -77,10 +77,10 @@ def on_devices(count: int) -> Case:
 AROUND_LIMITS: dict[str, Callable[[int], Record]] = {
     "bytes of a line": lambda beyond: padded(FAILED, codec.LIMIT + beyond),
     "values in a line": lambda beyond: with_values(FAILED, codec.MOST_VALUES + beyond),
-    "a number": lambda beyond: measured(cold_s=math.nextafter(1e30, 0.0) * (1.0 + 1e-9 * beyond)),
-    "a time from zero on": lambda beyond: measured(block_s=(1.0, -1e-9 * beyond)),
-    "steps in a block": lambda beyond: measured(iterations=1 - beyond),
-    "blocks": lambda beyond: measured(block_s=(0.01,) * (1 - beyond)),
+    "a number": lambda beyond: measured_record(cold_s=math.nextafter(1e30, 0.0) * (1.0 + 1e-9 * beyond)),
+    "a time from zero on": lambda beyond: measured_record(block_s=(1.0, -1e-9 * beyond)),
+    "steps in a block": lambda beyond: measured_record(iterations=1 - beyond),
+    "blocks": lambda beyond: measured_record(block_s=(0.01,) * (1 - beyond)),
     "digits of a parameter": lambda beyond: a_record(case=a_case(params={"m": LARGEST + beyond})),
     "a time of a calendar": lambda beyond: a_record(FAILED.outcome, started=codec.LATEST + beyond),
 }
@@ -100,16 +100,16 @@ def test_a_record_at_a_limit_is_read_again_and_one_beyond_it_is_a_failure_of_its
                 codec.storable_record(record)
             return
         with runs.create_in(Path(root) / "run", a_run_info(plan=(record.case,)), redact=str) as writer:
-            stored = writer.append(record)
+            stored_record = writer.append(record)
         run = runs.read_run(writer.folder)
-        assert (run.records, run.damaged) == ((stored,), ())
+        assert (run.records, run.damaged) == ((stored_record,), ())
         assert validate_path(writer.folder).faults == ()
     if beyond <= 0:
-        assert stored == record
+        assert stored_record == record
     else:
-        assert isinstance(stored.outcome, Failure)
-        assert stored.outcome.status is Status.FAILED
-        assert "could not be read again" in stored.outcome.message
+        assert isinstance(stored_record.outcome, Failure)
+        assert stored_record.outcome.status is Status.FAILED
+        assert "could not be read again" in stored_record.outcome.message
 
 
 @pytest.mark.real
@@ -121,7 +121,7 @@ def test_a_record_at_a_limit_is_read_again_and_one_beyond_it_is_a_failure_of_its
             lambda: a_record(of_ranks(512, 1000, batches=True), case=on_devices(512)),
             marks=pytest.mark.nightly,
         ),
-        lambda: measured(block_s=tuple(random.Random(0).random() for _ in range(10**6))),
+        lambda: measured_record(block_s=tuple(random.Random(0).random() for _ in range(10**6))),
     ],
     ids=["512 ranks", "512 ranks, each block a batch", "a million blocks"],
 )
@@ -135,7 +135,7 @@ def test_what_is_large_and_right_is_stored_read_and_valid(tmp_path: Path, make: 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_what_json_cannot_say_is_a_failure_of_its_case(tmp_path: Path, value: float) -> None:
-    folder = runs.store_run(tmp_path, a_run([measured(cold_s=value)]))
+    folder = runs.store_run(tmp_path, a_run([measured_record(cold_s=value)]))
     (record,) = runs.read_run(folder).records
     assert record.outcome.status is Status.FAILED
 
@@ -160,6 +160,6 @@ def test_a_session_and_a_profile_that_could_not_be_read_again_are_not_stored() -
     with pytest.raises(CannotWrite, match="could not be read again"):
         encode_session(a_digest([(a_case(suite="x" * codec.LIMIT), [0.01])]))
     large = a_profiled(a_profile(an_operator("x" * artifacts.LIMIT, 0.05)))
-    stored, files = artifacts.profile_files(large, {})
-    assert isinstance(stored.outcome, Failure)
+    profile, files = artifacts.profile_files(large, {})
+    assert isinstance(profile.outcome, Failure)
     assert sum(map(len, files.values())) < 2000

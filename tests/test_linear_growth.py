@@ -41,7 +41,7 @@ def some_run(cases: int = 2, rounds: int = 3, number: int = 0) -> Run:
         record
         for size in range(cases)
         for record in some_rounds(
-            *(0.001 + 1e-5 * each for each in range(rounds)), case=a_case(params={"m": size, "n": 64})
+            *(0.001 + 1e-5 * number for number in range(rounds)), case=a_case(params={"m": size, "n": 64})
         )
     ]
     started = f"{2020 + number // 336:04}-{number // 28 % 12 + 1:02}-{number % 28 + 1:02}T00:00:00+00:00"
@@ -57,8 +57,8 @@ def page(run: Run) -> None:
 
 
 def compare(run: Run) -> None:
-    found = compare_runs(run, run, LATENCY)
-    Terminal().render(comparison_document(found, found.verdicts))
+    comparison = compare_runs(run, run, LATENCY)
+    Terminal().render(comparison_document(comparison, comparison.verdicts))
 
 
 def follow(runs_: Sequence[Run]) -> None:
@@ -81,7 +81,7 @@ def a_store(folder: Path, count: int, *, cases: int = 2, rounds: int = 3) -> Pat
     return folder
 
 
-def calls(function: Callable[[Any], object], given: Any, of: object = None) -> int:
+def calls(function: Callable[[Any], object], value: Any, of: object = None) -> int:
     """Functions that it calls, those of libraries and built-in ones included; or how often it calls one."""
     count = 0
 
@@ -92,7 +92,7 @@ def calls(function: Callable[[Any], object], given: Any, of: object = None) -> i
     before = sys.getprofile()
     sys.setprofile(profile)
     try:
-        function(given)
+        function(value)
     finally:
         sys.setprofile(before)
     return count

@@ -56,8 +56,8 @@ def test_a_block_is_the_shortest_power_of_two_that_hides_the_timer(
     step_s: float, cost_s: float, iterations: int
 ) -> None:
     script = constant(step_s, cost_s)
-    found, blocks = block_size(script.step, script, cost_s)
-    assert found == iterations
+    count, blocks = block_size(script.step, script, cost_s)
+    assert count == iterations
     assert min(blocks) >= min(max(1e-3, 1000 * cost_s), 0.25)
 
 
@@ -66,12 +66,12 @@ def test_a_block_is_the_shortest_power_of_two_that_hides_the_timer(
 )
 def test_steady_steps_of_any_length_end_in_precision(step_s: float, warmup: int, samples: int) -> None:
     script = constant(step_s)
-    found = measure_steps(script.step, script, DEFAULT)
-    assert found.steady
-    assert found.stop_reason == "precision"
-    assert len(found.warmup_block_s) == pytest.approx(warmup, abs=1)
-    assert len(found.block_s) == pytest.approx(samples, abs=1)
-    assert found.block_s[0] / found.iterations == pytest.approx(step_s)
+    measured_samples = measure_steps(script.step, script, DEFAULT)
+    assert measured_samples.steady
+    assert measured_samples.stop_reason == "precision"
+    assert len(measured_samples.warmup_block_s) == pytest.approx(warmup, abs=1)
+    assert len(measured_samples.block_s) == pytest.approx(samples, abs=1)
+    assert measured_samples.block_s[0] / measured_samples.iterations == pytest.approx(step_s)
 
 
 def test_warm_up_lasts_until_a_slow_start_is_over() -> None:
@@ -113,11 +113,11 @@ def test_short_blocks_that_are_many_and_alike_end_in_precision_before_time_has_p
 @pytest.mark.parametrize("slow", [1, 6, 20])
 def test_steps_that_are_slow_at_first_do_not_settle_the_size_of_a_block(slow: int) -> None:
     script = Script(chain(repeat(0.03, slow), repeat(6e-6)))
-    found = measure_steps(script.step, script, POLICIES["quick"])
-    assert found.iterations == 256
-    assert found.steady
-    assert [*found.warmup_block_s, *found.block_s] == pytest.approx(
-        [256 * 6e-6] * (len(found.warmup_block_s) + len(found.block_s))
+    samples = measure_steps(script.step, script, POLICIES["quick"])
+    assert samples.iterations == 256
+    assert samples.steady
+    assert [*samples.warmup_block_s, *samples.block_s] == pytest.approx(
+        [256 * 6e-6] * (len(samples.warmup_block_s) + len(samples.block_s))
     )
 
 
@@ -139,14 +139,14 @@ def test_batches_kept_are_those_of_the_timed_blocks() -> None:
             self.batches: list[Batch] = []
 
         def blocks(self, step: Callable[[], Any], iterations: int, count: int) -> list[float]:
-            found = super().blocks(step, iterations, count)
+            timed = super().blocks(step, iterations, count)
             self.batches.append(Batch(blocks=count, enqueue_s=0, device_s=0, host_s=self.now()))
-            return found
+            return timed
 
     script = Batched()
-    found = measure_steps(script.step, script, DEFAULT)
-    assert sum(each.blocks for each in found.batches) == len(found.block_s)
-    assert min(each.host_s for each in found.batches) > sum(found.warmup_block_s)
+    samples = measure_steps(script.step, script, DEFAULT)
+    assert sum(batch.blocks for batch in samples.batches) == len(samples.block_s)
+    assert min(batch.host_s for batch in samples.batches) > sum(samples.warmup_block_s)
 
 
 def test_the_interval_is_looked_at_after_30_45_and_68_blocks_only() -> None:
@@ -166,18 +166,18 @@ def test_batches_share_a_synchronisation_and_never_exceed_the_limit() -> None:
 @pytest.mark.parametrize("seconds", [0.001, 0.01, 3.0])
 def test_every_step_is_in_a_block_that_is_kept(seconds: float) -> None:
     script = constant(seconds)
-    found = measure_steps(script.step, script, DEFAULT)
-    assert script.calls == len(found.warmup_block_s) + len(found.block_s)
+    samples = measure_steps(script.step, script, DEFAULT)
+    assert script.calls == len(samples.warmup_block_s) + len(samples.block_s)
 
 
 def test_the_window_is_that_of_the_timed_blocks_and_of_what_was_computed_in_it() -> None:
     script = constant(0.1)
-    found = measure_steps(
+    samples = measure_steps(
         script.step, script, DEFAULT, clock=lambda: 100 + script.now(), cpu=lambda: 2 * script.now()
     )
-    assert found.window.began_s == pytest.approx(100 + sum(found.warmup_block_s))
-    assert found.window.ended_s - found.window.began_s == pytest.approx(sum(found.block_s))
-    assert found.window.cpu_s == pytest.approx(2 * sum(found.block_s))
+    assert samples.window.began_s == pytest.approx(100 + sum(samples.warmup_block_s))
+    assert samples.window.ended_s - samples.window.began_s == pytest.approx(sum(samples.block_s))
+    assert samples.window.cpu_s == pytest.approx(2 * sum(samples.block_s))
 
 
 def test_warm_up_and_timed_blocks_are_two_ranges_that_hold_every_step() -> None:
@@ -189,9 +189,9 @@ def test_warm_up_and_timed_blocks_are_two_ranges_that_hold_every_step() -> None:
         yield
         diary.append((f"{name} ends", script.calls))
 
-    found = measure_steps(script.step, script, DEFAULT, mark=mark)
-    warm = len(found.warmup_block_s)
-    timed = warm + len(found.block_s)
+    samples = measure_steps(script.step, script, DEFAULT, mark=mark)
+    warm = len(samples.warmup_block_s)
+    timed = warm + len(samples.block_s)
     assert diary == [
         ("warm-up begins", 0),
         ("warm-up ends", warm),
@@ -210,19 +210,19 @@ def test_timed_blocks_that_change_level_are_unsteady() -> None:
     assert not measure_steps(script.step, script, replace(DEFAULT, precision=0.2)).steady
 
 
-@pytest.mark.parametrize(("kind", "wanted"), [("steady", 0.99), ("decays", 0.85), ("drops", 0.85)])
-def test_slow_steps_are_measured_at_their_steady_level(kind: str, wanted: float) -> None:
+@pytest.mark.parametrize(("kind", "share"), [("steady", 0.99), ("decays", 0.85), ("drops", 0.85)])
+def test_slow_steps_are_measured_at_their_steady_level(kind: str, share: float) -> None:
     """Of 0.1 to 1 s: the median within 1 %, 85 % within 5 %."""
-    seen = list(processes(kind, DEFAULT, 12))
-    assert np.median([each.off for each in seen]) <= 0.01
-    assert np.mean([each.off <= 0.05 for each in seen]) >= wanted - 0.04
-    assert np.mean([each.off <= 0.05 for each in seen if each.steady]) >= 0.8
+    samples = list(processes(kind, DEFAULT, 12))
+    assert np.median([sample.off for sample in samples]) <= 0.01
+    assert np.mean([sample.off <= 0.05 for sample in samples]) >= share - 0.04
+    assert np.mean([sample.off <= 0.05 for sample in samples if sample.steady]) >= 0.8
 
 
 def test_slow_steps_that_never_settle_are_flagged_and_steady_ones_are_not() -> None:
     never, steady = (list(processes(kind, DEFAULT, 25)) for kind in ("never settles", "steady"))
-    assert np.mean([not each.steady for each in never]) >= 0.8 - 0.04
-    assert np.mean([not each.steady for each in steady]) <= 0.05
+    assert np.mean([not sample.steady for sample in never]) >= 0.8 - 0.04
+    assert np.mean([not sample.steady for sample in steady]) <= 0.05
 
 
 def test_blocks_that_wander_are_unsteady_though_their_thirds_agree() -> None:
@@ -253,8 +253,10 @@ def test_the_blocks_that_settled_just_before_count_where_few_are_timed() -> None
 def test_steady_slow_steps_are_seldom_called_unsteady(step_s: float, phi: float) -> None:
     source, runs = np.random.default_rng([int(10 * step_s), int(10 * phi)]), 150
     deviations = source.choice([0.01, 0.02, 0.03], runs)
-    series = [step_s * np.exp(correlated(source, int(13 / step_s), own, phi)) for own in deviations]
-    assert sum(not keeps_level([], each.tolist()) for each in series) / runs <= highest_rate(0.05, runs)
+    series = [
+        step_s * np.exp(correlated(source, int(13 / step_s), deviation, phi)) for deviation in deviations
+    ]
+    assert sum(not keeps_level([], levels.tolist()) for levels in series) / runs <= highest_rate(0.05, runs)
 
 
 def rows_of(text: str) -> dict[str, list[str]]:
@@ -266,9 +268,9 @@ def rows_of(text: str) -> dict[str, list[str]]:
 def test_the_documentation_quotes_the_study_of_windows() -> None:
     output = rows_of((ROOT / "studies/output/slow_steps.md").read_text())
     page = rows_of((ROOT / "docs/measuring.md").read_text())
-    named = {"2 s, 60 s (d": "default", "0.1 s, 3 s": "`--quick`"}
-    named |= {f"{w} s, {c} s": f"default, windows of {w} s, {c} s" for w, c in (("0.5", 20), ("3", 60))}
-    for beginning, name in named.items():
+    labels = {"2 s, 60 s (d": "default", "0.1 s, 3 s": "`--quick`"}
+    labels |= {f"{w} s, {c} s": f"default, windows of {w} s, {c} s" for w, c in (("0.5", 20), ("3", 60))}
+    for beginning, name in labels.items():
         quoted = next(cells for row, cells in page.items() if row.startswith(beginning))
         steady, decays, drops, never = (
             [float(cell.split()[0]) for cell in output[f"{name} | {kind}"][2:6]]
@@ -314,9 +316,9 @@ class Queue(Script):
         self._clock = max(self._clock, self._until) + 0.003
 
     def blocks(self, step: Callable[[], Any], iterations: int, count: int) -> list[float]:
-        found = super().blocks(step, iterations, count)
+        timed = super().blocks(step, iterations, count)
         self._clock = max(self._clock, self._until)  # what came before does not count against a later block
-        return found
+        return timed
 
 
 @pytest.mark.parametrize("seconds", [1e-5, 1e-3, 0.5])
@@ -341,8 +343,8 @@ def test_a_lazy_output_is_detected_by_reading_a_computed_one(
 
     device = Lazy(repeat(seconds / 100))
     assert readback_ratio(device.step, device.finish, device, 1) == pytest.approx(1.0)
-    told = readback_ratio(device.step, device.finish, device, 1, lambda _: "computed")
-    assert told == pytest.approx(101, rel=0.01)
+    ratio = readback_ratio(device.step, device.finish, device, 1, lambda _: "computed")
+    assert ratio == pytest.approx(101, rel=0.01)
 
 
 @pytest.mark.parametrize("seconds", [1e-5, 1e-3, 0.5])
@@ -352,10 +354,10 @@ def test_a_block_that_is_waited_for_can_be_read_at_once(seconds: float) -> None:
 
 
 def test_a_neighbour_that_slows_reading_for_half_a_second_is_no_fault_of_the_timer() -> None:
-    read, block = [3e-3] * 8, [1e-3] * 8
-    script = Script(chain((read + block) * 15, repeat(1e-3)))
+    read_s, block = [3e-3] * 8, [1e-3] * 8
+    script = Script(chain((read_s + block) * 15, repeat(1e-3)))
     assert readback_ratio(script.step, lambda output: None, script, 8) == pytest.approx(1.0)
-    always = Script(cycle(read + block))
+    always = Script(cycle(read_s + block))
     assert readback_ratio(always.step, lambda output: None, always, 8) == pytest.approx(3.0)
 
 

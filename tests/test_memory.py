@@ -32,10 +32,10 @@ print(json.dumps([*peaks, resident]))
 
 def peaks(environment: dict[str, str], program: str = STEPS) -> list[int]:
     plain = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program], env=plain | environment, capture_output=True, text=True, check=True
     )
-    return [int(each) for each in json.loads(done.stdout)]
+    return [int(load) for load in json.loads(process.stdout)]
 
 
 FREEING = """
@@ -69,8 +69,8 @@ def test_arrays_that_a_step_frees_before_it_needs_others_are_not_in_its_peak() -
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's allocator and /proc")
 def test_a_peak_is_what_the_step_holds_under_either_allocator() -> None:
     steady, system = peaks(STEADY), peaks({})
-    for found in (steady, system):
-        plain, eight, again, sixteen, _ = found
+    for increases in (steady, system):
+        plain, eight, again, sixteen, _ = increases
         assert abs(eight - plain - 32 * MIB) < MIB
         assert abs(sixteen - plain - 64 * MIB) < MIB
         assert abs(again - plain) < MIB

@@ -1,4 +1,4 @@
-"""Small operations: each is message from a wrong one, in every dtype, and what they share."""
+"""Small operations: right ones differ from wrong ones in every dtype."""
 
 from typing import Any
 
@@ -113,10 +113,10 @@ def test_a_small_operation_is_told_from_a_wrong_one(name: str, mutant: type[Ops]
 def dropped(rate: float, scale: float, dtype: Dtype, seed: int = 0) -> float:
     """How many times the tolerance of dropout at 0.1 an output is off that drops and scales otherwise."""
     work = load("dropout")
-    made = reference_of(work, dtype)
-    kept = np.asarray(made.expected[OUTPUT]) * (1 - 0.1) * scale
-    output = np.where(np.random.default_rng(seed).random(COUNTED) < rate, 0.0, kept)
-    return verify.output_deviation(work, {OUTPUT: output}, made.expected, made.tolerance).ratio
+    reference = reference_of(work, dtype)
+    scaled = np.asarray(reference.expected[OUTPUT]) * (1 - 0.1) * scale
+    output = np.where(np.random.default_rng(seed).random(COUNTED) < rate, 0.0, scaled)
+    return verify.output_deviation(work, {OUTPUT: output}, reference.expected, reference.tolerance).ratio
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -139,12 +139,17 @@ def test_dropout_is_told_from_another_rate_or_scale(dtype: Dtype) -> None:
 def passed_back(mask: str, scale: float, dtype: Dtype) -> float:
     """How many times the tolerance a gradient of dropout is off that has such a mask and such a scale."""
     work = load("dropout_backward")
-    made = reference_of(work, dtype)
-    kept, other = (np.random.default_rng(seed).random(COUNTED) >= 0.1 for seed in (0, 1))
-    masks: dict[str, Any] = {"that of the output": kept, "another": other, "none": 1, "its opposite": ~kept}
-    output, gradient = (np.asarray(made.expected[name]) for name in (OUTPUT, "x"))
-    measured = {OUTPUT: output * kept, "x": gradient * (1 - 0.1) * scale * masks[mask]}
-    return verify.output_deviation(work, measured, made.expected, made.tolerance).ratio
+    reference = reference_of(work, dtype)
+    mask_of_output, other_mask = (np.random.default_rng(seed).random(COUNTED) >= 0.1 for seed in (0, 1))
+    masks: dict[str, Any] = {
+        "that of the output": mask_of_output,
+        "another": other_mask,
+        "none": 1,
+        "its opposite": ~mask_of_output,
+    }
+    output, gradient = (np.asarray(reference.expected[name]) for name in (OUTPUT, "x"))
+    outputs = {OUTPUT: output * mask_of_output, "x": gradient * (1 - 0.1) * scale * masks[mask]}
+    return verify.output_deviation(work, outputs, reference.expected, reference.tolerance).ratio
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -17,7 +17,7 @@ from tests.program import accelbench
 IDS = ("01M7YM00000000000000000000", "01M7YM00000000000000000001")
 
 
-def stored(root: Path, name: str, *, rounds: int = 3, ended: bool = True, cpu: str = "Example CPU") -> Path:
+def store(root: Path, name: str, *, rounds: int = 3, ended: bool = True, cpu: str = "Example CPU") -> Path:
     """A run of one case, with a record for each round."""
     info = a_run_info(id=name, machine=a_machine(cpu=cpu), plan=(a_case(),))
     writer = runs.create_in(root / runs.RUNS / name, info)
@@ -30,7 +30,7 @@ def stored(root: Path, name: str, *, rounds: int = 3, ended: bool = True, cpu: s
 
 
 def outcomes(root: Path, *folders: Path) -> list[Merged]:
-    return [each.outcome for each in api.merge(folders, results=root)]
+    return [result.outcome for result in api.merge(folders, results=root)]
 
 
 def content(root: Path) -> dict[str, bytes]:
@@ -38,11 +38,11 @@ def content(root: Path) -> dict[str, bytes]:
 
 
 def test_runs_of_two_machines_become_one_store_and_merging_again_changes_nothing(tmp_path: Path) -> None:
-    stored(tmp_path / "a", IDS[0], cpu="A")
-    stored(tmp_path / "b", IDS[1], cpu="B")
+    store(tmp_path / "a", IDS[0], cpu="A")
+    store(tmp_path / "b", IDS[1], cpu="B")
     root = tmp_path / "all"
-    found = api.merge([tmp_path / "a", tmp_path / "b"], results=root)
-    assert [(each.name, each.machine, each.outcome) for each in found] == [
+    results = api.merge([tmp_path / "a", tmp_path / "b"], results=root)
+    assert [(result.name, result.machine, result.outcome) for result in results] == [
         (IDS[0], "A", "added"),
         (IDS[1], "B", "added"),
     ]
@@ -55,18 +55,18 @@ def test_runs_of_two_machines_become_one_store_and_merging_again_changes_nothing
 
 def test_a_run_that_went_on_is_continued_and_never_replaced_by_less(tmp_path: Path) -> None:
     root = tmp_path / "all"
-    beginning = stored(tmp_path / "early", IDS[0], rounds=1, ended=False)
-    whole = stored(tmp_path / "late", IDS[0], rounds=3)
+    beginning = store(tmp_path / "early", IDS[0], rounds=1, ended=False)
+    complete = store(tmp_path / "late", IDS[0], rounds=3)
     assert outcomes(root, beginning) == ["added"]
-    assert outcomes(root, whole) == ["continued"]
+    assert outcomes(root, complete) == ["continued"]
     assert outcomes(root, beginning) == ["present"]
-    assert content(root / runs.RUNS / IDS[0]) == content(whole)
+    assert content(root / runs.RUNS / IDS[0]) == content(complete)
 
 
 def test_another_run_of_the_same_id_is_reported_and_replaces_nothing(tmp_path: Path) -> None:
-    ours = stored(tmp_path / "all", IDS[0], rounds=2)
+    ours = store(tmp_path / "all", IDS[0], rounds=2)
     before = content(ours)
-    theirs = stored(tmp_path / "b", IDS[0], rounds=2)
+    theirs = store(tmp_path / "b", IDS[0], rounds=2)
     text = (theirs / runs.RECORDS).read_bytes().splitlines(keepends=True)
     (theirs / runs.RECORDS).write_bytes(text[1] + text[0])
     assert outcomes(tmp_path / "all", theirs) == ["different"]
@@ -74,8 +74,8 @@ def test_another_run_of_the_same_id_is_reported_and_replaces_nothing(tmp_path: P
 
 
 def test_an_unreadable_run_is_reported_and_the_others_are_merged(tmp_path: Path) -> None:
-    stored(tmp_path / "a", IDS[0])
-    broken = stored(tmp_path / "a", IDS[1])
+    store(tmp_path / "a", IDS[0])
+    broken = store(tmp_path / "a", IDS[1])
     (broken / runs.HEAD).write_text("{")
     assert outcomes(tmp_path / "all", tmp_path / "a") == ["added", "unreadable"]
     assert run_ids(tmp_path / "all") == [IDS[0]]
@@ -85,20 +85,20 @@ def test_an_unreadable_run_is_reported_and_the_others_are_merged(tmp_path: Path)
 def test_a_run_is_stored_under_its_own_id_and_replaces_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
 ) -> None:
-    kept = stored(tmp_path / "all", IDS[0])
-    stored(tmp_path / "other", IDS[1]).rename(tmp_path / "run")
+    existing = store(tmp_path / "all", IDS[0])
+    store(tmp_path / "other", IDS[1]).rename(tmp_path / "run")
     (tmp_path / "run/x").mkdir()
     monkeypatch.chdir(tmp_path / "run")
-    before = content(kept)
-    (found,) = api.merge([folder], results=tmp_path / "all")
-    assert (found.name, found.outcome) == (IDS[1], "added")
+    before = content(existing)
+    (result,) = api.merge([folder], results=tmp_path / "all")
+    assert (result.name, result.outcome) == (IDS[1], "added")
     assert run_ids(tmp_path / "all") == list(IDS)
-    assert content(kept) == before
+    assert content(existing) == before
     assert outcomes(tmp_path / "all", Path(folder)) == ["present"]
 
 
 def test_a_folder_that_is_not_a_run_is_never_replaced(tmp_path: Path) -> None:
-    source, target = stored(tmp_path / "a", IDS[0]), tmp_path / "all" / runs.RUNS / IDS[0]
+    source, target = store(tmp_path / "a", IDS[0]), tmp_path / "all" / runs.RUNS / IDS[0]
     target.mkdir(parents=True)
     (target / "mine.txt").write_text("notes")
     assert outcomes(tmp_path / "all", source) == ["different"]
@@ -110,17 +110,17 @@ def test_a_folder_that_is_not_a_run_is_never_replaced(tmp_path: Path) -> None:
 
 
 def test_a_run_that_is_being_measured_is_not_replaced(tmp_path: Path) -> None:
-    here = stored(tmp_path / "all", IDS[0], rounds=1, ended=False)
-    whole = stored(tmp_path / "late", IDS[0], rounds=3)
+    here = store(tmp_path / "all", IDS[0], rounds=1, ended=False)
+    complete = store(tmp_path / "late", IDS[0], rounds=3)
     with closing(runs.RunWriter(here)) as writer:
         with pytest.raises(CannotWrite, match="Another process is adding to"):
-            api.merge([whole], results=tmp_path / "all")
+            api.merge([complete], results=tmp_path / "all")
         writer.append(a_record(round=1, order=1))
     assert len(runs.read_run(here).records) == 2
 
 
 def test_a_run_is_not_copied_into_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = stored(tmp_path / "a", IDS[0])
+    source = store(tmp_path / "a", IDS[0])
     before = content(source)
     monkeypatch.chdir(source)
     with pytest.raises(UsageError, match="is in the run that is to be copied"):
@@ -131,7 +131,7 @@ def test_a_run_is_not_copied_into_itself(tmp_path: Path, monkeypatch: pytest.Mon
 def test_links_in_what_is_merged_are_left_out(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("x")
-    source = stored(tmp_path / "a", IDS[0])
+    source = store(tmp_path / "a", IDS[0])
     (source / "plots").symlink_to(tmp_path)
     (source / "log").symlink_to(secret)
     assert outcomes(tmp_path / "all", source) == ["added"]
@@ -147,8 +147,8 @@ def test_a_folder_without_runs_is_an_error(tmp_path: Path) -> None:
 
 def test_a_full_disk_leaves_no_half_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tmp_path / "all"
-    beginning = stored(tmp_path / "early", IDS[0], rounds=1, ended=False)
-    whole = stored(tmp_path / "late", IDS[0], rounds=3)
+    beginning = store(tmp_path / "early", IDS[0], rounds=1, ended=False)
+    complete = store(tmp_path / "late", IDS[0], rounds=3)
     assert outcomes(root, beginning) == ["added"]
 
     def full(*_: object, **__: object) -> None:
@@ -156,15 +156,15 @@ def test_a_full_disk_leaves_no_half_run(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(shutil, "copytree", full)
     with pytest.raises(CannotWrite, match="No space left"):
-        api.merge([whole], results=root)
+        api.merge([complete], results=root)
     assert content(root / runs.RUNS / IDS[0]) == content(beginning)
     assert [path.name for path in (root / runs.RUNS).iterdir()] == [IDS[0]]
 
 
 def test_the_command_reports_each_run_and_its_machine(tmp_path: Path) -> None:
-    stored(tmp_path / "a", IDS[0], cpu="A CPU")
-    done = accelbench("merge", "a", cwd=tmp_path)
-    assert f"added       {IDS[0]}  A CPU" in done.stderr
-    assert "1 added" in done.stderr
+    store(tmp_path / "a", IDS[0], cpu="A CPU")
+    process = accelbench("merge", "a", cwd=tmp_path)
+    assert f"added       {IDS[0]}  A CPU" in process.stderr
+    assert "1 added" in process.stderr
     (tmp_path / "a" / runs.RUNS / IDS[0] / runs.HEAD).write_text("{")
     accelbench("merge", "a", cwd=tmp_path, code=5)

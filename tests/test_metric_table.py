@@ -31,7 +31,7 @@ ENTRY = """
 
 def test_the_documented_table_is_that_of_the_code() -> None:
     rows = [list(row.values()) for row in lists.list_document("metrics", Path()).data]
-    table = [f"| `{name}` | {' | '.join(rest)} |" for name, *rest in rows]
+    table = [f"| `{name}` | {' | '.join(cells)} |" for name, *cells in rows]
     text = (ROOT / "docs/metrics.md").read_text()
     assert [line for line in text.splitlines() if line.startswith("| `")] == table
 
@@ -51,16 +51,16 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def told(folder: Path, *arguments: str) -> str:
+def output_of(folder: Path, *arguments: str) -> str:
     """By the package in `folder`: a fork of this one would not have the entry."""
     command = [sys.executable, "-m", "benchbench.cli", *arguments]
     environ = environment(PYTHONPATH=str(folder))
-    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=True)
-    return done.stdout
+    process = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=True)
+    return process.stdout
 
 
 def parsed(folder: Path, *arguments: str) -> Any:
-    return json.loads(told(folder, *arguments, "--format", "json"))
+    return json.loads(output_of(folder, *arguments, "--format", "json"))
 
 
 @pytest.mark.real
@@ -71,15 +71,15 @@ def test_one_entry_is_a_column_of_the_report(extended: Path) -> None:
 
 @pytest.mark.real
 def test_one_entry_is_a_column_of_the_table_for_who_asks(extended: Path) -> None:
-    shown = told(extended, "report", "latest", "--columns", "latency,slowest_s")
-    assert "slowest_s" in shown
-    assert "2.02 ms" in shown
+    output = output_of(extended, "report", "latest", "--columns", "latency,slowest_s")
+    assert "slowest_s" in output
+    assert "2.02 ms" in output
 
 
 @pytest.mark.real
 def test_one_entry_can_be_compared(extended: Path) -> None:
-    found = parsed(extended, "compare", "latest~1", "latest", "--metric", "slowest_s")
-    (verdict,) = found["verdicts"]
+    comparison = parsed(extended, "compare", "latest~1", "latest", "--metric", "slowest_s")
+    (verdict,) = comparison["verdicts"]
     assert (verdict["metric"], verdict["verdict"]) == ("slowest_s", "slower")
 
 
@@ -91,7 +91,7 @@ def test_one_entry_has_a_history(extended: Path) -> None:
 
 @pytest.mark.real
 def test_one_entry_is_exported_and_listed(extended: Path) -> None:
-    told(extended, "export", "latest", "--to", "gha-benchmark", "-o", "exported")
+    output_of(extended, "export", "latest", "--to", "gha-benchmark", "-o", "exported")
     entries = json.loads((extended / "exported/smaller-is-better.json").read_text())
     assert "slowest block" in {entry["name"].partition("cpu ")[2] for entry in entries}
     assert "slowest_s" in {row["metric"] for row in parsed(extended, "list", "metrics")}

@@ -253,20 +253,20 @@ def test_missing_and_interrupted_rounds_are_noted_and_cost_nothing_else(last: tu
 
 
 def test_a_planned_case_without_a_record_is_interrupted() -> None:
-    measured, missing = the_rows(a_run(plan=(a_case(), a_case(mode="compile"))))
-    assert (measured["status"], missing["status"]) == ("ok", "interrupted")
-    assert missing["message"] == "the run ended before its turn"
-    assert missing["framework_version"] == "2.13.0"  # from the probe
-    assert missing["device_name"] == "Example CPU"
+    first, second = the_rows(a_run(plan=(a_case(), a_case(mode="compile"))))
+    assert (first["status"], second["status"]) == ("ok", "interrupted")
+    assert second["message"] == "the run ended before its turn"
+    assert second["framework_version"] == "2.13.0"  # from the probe
+    assert second["device_name"] == "Example CPU"
 
 
 def test_rows_follow_the_plan_and_end_with_what_was_left_out() -> None:
-    one, two = a_case(mode="eager"), a_case(mode="compile")
-    records = [*some_rounds(0.001, case=two), *some_rounds(0.001, case=one)]
-    found = the_rows(a_run(records, plan=(one, two), left_out=(a_left_out(),)))
-    assert [row["case"] for row in found[:2]] == [one.id, two.id]
-    assert (found[2]["status"], found[2]["message"]) == ("unavailable", "this torch is a CPU build")
-    assert found[2]["rounds"] == 0
+    eager, two = a_case(mode="eager"), a_case(mode="compile")
+    records = [*some_rounds(0.001, case=two), *some_rounds(0.001, case=eager)]
+    row_list = the_rows(a_run(records, plan=(eager, two), left_out=(a_left_out(),)))
+    assert [row["case"] for row in row_list[:2]] == [eager.id, two.id]
+    assert (row_list[2]["status"], row_list[2]["message"]) == ("unavailable", "this torch is a CPU build")
+    assert row_list[2]["rounds"] == 0
 
 
 def test_the_same_case_in_two_suites_is_two_rows() -> None:
@@ -325,7 +325,7 @@ def test_metrics_are_columns_and_have_a_direction() -> None:
     assert {metric.name for metric in METRICS if metric.better == "higher"} == rates
 
 
-def counted(joules: float, **over: Any) -> Measurement:
+def with_energy(joules: float, **over: Any) -> Measurement:
     """Blocks timed for four seconds, the device's counter having moved by `joules` in the middle two."""
     telemetry = a_telemetry(at_s=(1.0, 3.0), busy_s=(), own_s=(), energy_j=(0.0, joules))
     return a_watched(telemetry, 4.0, **over)
@@ -333,7 +333,7 @@ def counted(joules: float, **over: Any) -> Measurement:
 
 def test_energy_is_the_median_of_the_rounds_that_have_it() -> None:
     row = the_row(
-        a_measurement(), *(counted(joules, cost=a_cost(items=3)) for joules in (100.0, 300.0, 200.0))
+        a_measurement(), *(with_energy(joules, cost=a_cost(items=3)) for joules in (100.0, 300.0, 200.0))
     )
     assert row["energy_j"] == pytest.approx(200 / 2 * 4 / 50)  # five blocks of ten steps
     assert row["items_per_j"] == pytest.approx(3 / row["energy_j"])
@@ -358,9 +358,9 @@ def test_a_clock_is_compared_with_the_usual_one_of_its_device() -> None:
         *rounds(1900, "cuda:0", "jit"),
         *rounds(1000, "cuda:0", "xla"),
     ]
-    found = the_rows(a_run([*records, *rounds(900, "cuda:1", "eager")]))
+    row_list = the_rows(a_run([*records, *rounds(900, "cuda:1", "eager")]))
     slow = ["throttled: 100 % of 33 samples (low SM clock)"]
-    noted = [[note for note in row["notes"] if note.startswith("throttled")] for row in found]
+    noted = [[note for note in row["notes"] if note.startswith("throttled")] for row in row_list]
     assert noted == [[], [], slow, []]
 
 

@@ -28,8 +28,8 @@ def test_every_expert_is_chosen_equally_often(tokens: int, width: int, dtype: Dt
     work = Moe(tokens=EXPERTS * tokens, width=width, hidden=3)
     arrays = work.arrays(Draw(dtype))
     logits = arrays["x"].astype(float) @ arrays["router"].astype(float).T
-    chosen = np.argsort(logits, axis=1)[:, -CHOSEN:]
-    assert np.bincount(chosen.reshape(-1), minlength=EXPERTS).tolist() == [CHOSEN * tokens] * EXPERTS
+    experts = np.argsort(logits, axis=1)[:, -CHOSEN:]
+    assert np.bincount(experts.reshape(-1), minlength=EXPERTS).tolist() == [CHOSEN * tokens] * EXPERTS
 
 
 @pytest.mark.parametrize("dtype", NARROW)
@@ -90,8 +90,8 @@ def test_an_expert_with_anothers_weights_is_noticed() -> None:
 def test_the_sampled_reference_is_the_whole_one() -> None:
     work = Moe().tiny()
     arrays, index = work.arrays(Draw(Dtype.FLOAT32)), verify.sample_indices(work)
-    whole = work.references(arrays, index, Ops())["output"]
-    assert work.reference(arrays, index["output"]) == pytest.approx(whole, rel=1e-12)
+    full = work.references(arrays, index, Ops())["output"]
+    assert work.reference(arrays, index["output"]) == pytest.approx(full, rel=1e-12)
 
 
 def test_tokens_that_experts_cannot_share_are_refused() -> None:

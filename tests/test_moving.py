@@ -76,8 +76,8 @@ def half(work: Any, arrays: Any, index: Index) -> Any:
 
 
 def without_the_last(work: Any, arrays: Any, index: Index) -> Any:
-    kept = np.moveaxis(arrays["x"], work.axis, 0)[:-1].sum(axis=0)
-    return kept[index[:, 0]]
+    summed = np.moveaxis(arrays["x"], work.axis, 0)[:-1].sum(axis=0)
+    return summed[index[:, 0]]
 
 
 MUTANTS: list[tuple[str, dict[str, Any], str, Wrong]] = [
@@ -111,7 +111,7 @@ def tiny(name: str, **params: Any) -> Operation:
 @pytest.mark.parametrize("dtype", [Dtype.FLOAT64, Dtype.FLOAT32, Dtype.FLOAT16, Dtype.BFLOAT16])
 @pytest.mark.parametrize(
     ("name", "params", "wrong"),
-    [pytest.param(*each[:2], each[3], id=f"{each[0]}: {each[2]}") for each in MUTANTS],
+    [pytest.param(*mutant[:2], mutant[3], id=f"{mutant[0]}: {mutant[2]}") for mutant in MUTANTS],
 )
 def test_a_wrong_program_is_beyond_half_again_its_tolerance(
     name: str, params: dict[str, Any], wrong: Wrong, dtype: Dtype
@@ -172,7 +172,7 @@ def test_transfers_are_left_out_on_a_cpu(name: str, backend: str, pinned: bool) 
     assert [case.params["pinned"] for case in there.cases] == [pinned]
     here = planned(backend, DeviceClass.CPU, name, pinned=pinned)
     assert not here.cases
-    assert [each.status for each in here.left_out] == [Status.UNSUPPORTED]
+    assert [omission.status for omission in here.left_out] == [Status.UNSUPPORTED]
     assert "a CPU computes in the host's memory" in here.left_out[0].reason
 
 
@@ -228,7 +228,7 @@ def test_a_transfer_keeps_every_bit(framework: str, name: str) -> None:
 @pytest.mark.parametrize("backend", ["torch", "tensorflow", "jax"])
 def test_on_a_cpu_nothing_is_copied_beside_a_product(backend: str) -> None:
     here = planned(backend, DeviceClass.CPU, "overlap")
-    assert [(each.status, each.reason) for each in here.left_out] == [
+    assert [(omission.status, omission.reason) for omission in here.left_out] == [
         (Status.UNSUPPORTED, "a CPU computes in the host's memory, so nothing is copied beside its work")
     ]
     assert planned(backend, DeviceClass.ACCELERATOR, "overlap").cases
@@ -239,9 +239,9 @@ def test_an_overlap_that_does_half_of_its_work_is_wrong(wrong: str) -> None:
     work = tiny("overlap")
     arrays, indices = work.arrays(Draw(Dtype.FLOAT32)), verify.sample_indices(work)
     expected = reference(work, Dtype.FLOAT32)
-    found = work.references(arrays, indices)
-    assert verify.worst(found, expected.expected, expected.tolerance).ratio == 0.0
-    halved = {**found, wrong: found[wrong] * (np.arange(len(found[wrong])) % 2)}
+    elements = work.references(arrays, indices)
+    assert verify.worst(elements, expected.expected, expected.tolerance).ratio == 0.0
+    halved = {**elements, wrong: elements[wrong] * (np.arange(len(elements[wrong])) % 2)}
     assert verify.worst(halved, expected.expected, expected.tolerance).ratio > 1.5
 
 
@@ -255,8 +255,8 @@ def test_jax_queues_a_copy_and_a_product_and_both_are_right() -> None:
     runner = build(backend, session, work, Dtype.FLOAT32)
     assert set(runner.program.parts) == {SOURCE, CONSUMER}
     assert largest_deviation(work, runner, session, reference(work, Dtype.FLOAT32)).ratio < 0.7
-    alone = time_parts(runner, session.timer(), 2)
-    assert {name: len(blocks) for name, blocks in alone.items()} == dict.fromkeys(
+    parts = time_parts(runner, session.timer(), 2)
+    assert {name: len(blocks) for name, blocks in parts.items()} == dict.fromkeys(
         (SOURCE, CONSUMER), PART_BLOCKS
     )
 

@@ -58,8 +58,8 @@ def test_a_network_saves_as_much_as_its_layers_together() -> None:
     dense = Dense(name="dense", inputs=5, outputs=6)
     assert (conv.saved, up.saved) == (9, 4)
     fewest = 2 * conv.flops(1) / 9 + up.flops(1) / 4 + dense.flops(1)
-    counted = 2 * conv.flops(1) + up.flops(1) + dense.flops(1)
-    assert saved_in([(2, conv), (1, up), (1, dense)]) == pytest.approx(counted / fewest)
+    multiplications = 2 * conv.flops(1) + up.flops(1) + dense.flops(1)
+    assert saved_in([(2, conv), (1, up), (1, dense)]) == pytest.approx(multiplications / fewest)
     assert saved_in([]) == 1
 
 

@@ -184,27 +184,27 @@ RULES: dict[str, Optimizer] = {"stale momentum": Stale(), "another rate": Moment
 
 def lower(dtype: Dtype) -> dict[str, Precision]:
     """Precisions below what is asked for."""
-    asked = PRECISIONS[dtype]
+    precision = PRECISIONS[dtype]
 
     def multiplied(grid: Floating) -> Precision:
-        return dataclasses.replace(asked, multiply=grid)
+        return dataclasses.replace(precision, multiply=grid)
 
     bf16, fp16, fp8, tf32 = BFLOAT16, FLOAT16, FLOAT8, TF32
     if dtype is Dtype.FLOAT64:
         f32 = FLOAT32
         return {
             "float32": multiplied(f32),
-            "float32 accumulation": dataclasses.replace(asked, accumulate=f32),
+            "float32 accumulation": dataclasses.replace(precision, accumulate=f32),
         }
-    found = {"bfloat16 accumulation": dataclasses.replace(asked, accumulate=bf16)}
+    lowered = {"bfloat16 accumulation": dataclasses.replace(precision, accumulate=bf16)}
     if dtype is Dtype.FLOAT32:
-        found |= {"TF32": multiplied(tf32)}
+        lowered |= {"TF32": multiplied(tf32)}
     if dtype in (Dtype.FLOAT32, Dtype.TF32, Dtype.FLOAT16, Dtype.AMP_FP16):
-        found |= {
+        lowered |= {
             "bfloat16": multiplied(bf16),
-            "float16 accumulation": dataclasses.replace(asked, accumulate=fp16),
+            "float16 accumulation": dataclasses.replace(precision, accumulate=fp16),
         }
-    return found | {"float8": multiplied(fp8)}
+    return lowered | {"float8": multiplied(fp8)}
 
 
 UNDETECTED = {  # of so small a network, whose sums are short; a product of 1024 terms tells them below
@@ -222,12 +222,14 @@ def nearest(dtype: Dtype, precision: Precision | None = None) -> Rounded:
     return dataclasses.replace(right, precision=precision or right.precision)
 
 
-def ratio(dtype: Dtype, ops: Ops, rule: Optimizer | None = None, *, asked: Dtype | None = None) -> float:
+def ratio(
+    dtype: Dtype, ops: Ops, rule: Optimizer | None = None, *, precision_of: Dtype | None = None
+) -> float:
     """How many times the tolerance of `asked`, or of `dtype`, the training step is off."""
     work = UpdatedBy(rule=rule or Momentum())
     elements = reference_elements(work, work.arrays(Draw(dtype)), ops)
-    made = reference_of(SmallTrain(), asked or dtype)
-    return verify.worst(elements, made.expected, made.tolerance, made.outliers).ratio
+    reference = reference_of(SmallTrain(), precision_of or dtype)
+    return verify.worst(elements, reference.expected, reference.tolerance, reference.outliers).ratio
 
 
 @cache
@@ -246,8 +248,8 @@ def test_a_right_training_step_passes_in_every_dtype(dtype: Dtype) -> None:
 @pytest.mark.real
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_wrong_training_step_is_wrong_in_every_dtype(dtype: Dtype) -> None:
-    for name, own in structural(dtype).items():  # less than float32 is verified in that, too
-        caught = own if dtype is Dtype.FLOAT64 else max(own, structural(Dtype.FLOAT32)[name])
+    for name, of_dtype in structural(dtype).items():  # less than float32 is verified in that, too
+        caught = of_dtype if dtype is Dtype.FLOAT64 else max(of_dtype, structural(Dtype.FLOAT32)[name])
         assert caught > 1.5, f"{name} in {dtype}"
 
 
@@ -255,8 +257,8 @@ def inferred(dtype: Dtype, ops: Ops) -> float:
     """How many times the tolerance of the dtype the output of inference is off."""
     work = SmallInfer()
     elements = work.references(work.arrays(Draw(dtype)), verify.sample_indices(work), ops)
-    made = reference_of(work, dtype)
-    return verify.worst(elements, made.expected, made.tolerance).ratio
+    reference = reference_of(work, dtype)
+    return verify.worst(elements, reference.expected, reference.tolerance).ratio
 
 
 FORWARD = {name: ops for name, ops in STRUCTURE.items() if "cross_entropy" not in vars(ops)}
@@ -289,9 +291,9 @@ def product(dtype: Dtype, multiply: Floating, result: Floating, k: int = 1024) -
 
 
 def product_ratio(work: Gemm, dtype: Dtype, output: Any) -> float:
-    made = reference_of(work, dtype)
+    reference = reference_of(work, dtype)
     index = verify.sample_indices(work)["output"]
-    return verify.worst({"output": output[tuple(index.T)]}, made.expected, made.tolerance).ratio
+    return verify.worst({"output": output[tuple(index.T)]}, reference.expected, reference.tolerance).ratio
 
 
 @pytest.mark.parametrize("dtype", [dtype for dtype in DTYPES if dtype.compute is dtype])
@@ -338,8 +340,8 @@ def recurrent_ratio(name: str, dtype: Dtype, ops: Ops) -> float:
     work = EVERY[name]().tiny()
     assert isinstance(work, Operation)
     elements = work.references(work.arrays(Draw(dtype)), verify.sample_indices(work), ops)
-    made = reference_of(work, dtype)
-    return verify.worst(elements, made.expected, made.tolerance).ratio
+    reference = reference_of(work, dtype)
+    return verify.worst(elements, reference.expected, reference.tolerance).ratio
 
 
 @pytest.mark.real
@@ -349,9 +351,9 @@ def test_a_right_recurrent_layer_passes_and_a_wrong_one_is_wrong(name: str, dtyp
     assert recurrent_ratio(name, dtype, Ops(nearest(dtype))) < 0.5
     for wrong in (MissingBias, StraightTanh, HardSigmoid):
         assert recurrent_ratio(name, dtype, wrong(nearest(dtype))) > 1.5, wrong
-    asked = PRECISIONS[dtype]
+    precision = PRECISIONS[dtype]
     much_lower = FLOAT8 if dtype.compute.itemsize == 2 or dtype is Dtype.TF32 else TF32
-    lowered = nearest(dtype, dataclasses.replace(asked, multiply=much_lower))
+    lowered = nearest(dtype, dataclasses.replace(precision, multiply=much_lower))
     assert recurrent_ratio(name, dtype, Ops(lowered)) > 1.5
 
 
@@ -492,10 +494,10 @@ def test_a_run_verifies_a_training_step_in_float32_once(
 def test_inference_in_bfloat16_is_verified_in_float32(mutant: str) -> None:
     pytest.importorskip("torch")
     job = {"case": dataclasses.asdict(a_case(dtype=Dtype.BFLOAT16)), "threads": 1}
-    made = reference_of(SmallInfer(), Dtype.FLOAT32)
-    assert verify_in_float32(Torch(), job, TorchInference(), made).error < made.tolerance["output"]
+    reference = reference_of(SmallInfer(), Dtype.FLOAT32)
+    assert verify_in_float32(Torch(), job, TorchInference(), reference).error < reference.tolerance["output"]
     with pytest.raises(WrongResult, match="of the output in float32 against float64"):
-        verify_in_float32(Torch(), job, TorchInference(mutant=mutant), made)
+        verify_in_float32(Torch(), job, TorchInference(mutant=mutant), reference)
 
 
 @pytest.mark.real

@@ -158,18 +158,18 @@ class Trained:
         *self._state, loss = output if self._state else (output,)
         return float(loss)
 
-    def read(self, what: Any) -> dict[str, Any]:
-        return {name: read(tensor) for name, tensor in what(*self._state).items()}
+    def read(self, select: Any) -> dict[str, Any]:
+        return {name: to_numpy(tensor) for name, tensor in select(*self._state).items()}
 
 
-def read(tensor: Any) -> Any:
+def to_numpy(tensor: Any) -> Any:
     return np.asarray(tensor.detach() if hasattr(tensor, "detach") else tensor).astype(float)
 
 
-def distance(measured: dict[str, Any], expected: dict[str, Any]) -> float:
+def distance(actual: dict[str, Any], expected: dict[str, Any]) -> float:
     """‖x − r‖ / ‖r‖ of the worst tensor."""
-    assert measured.keys() == expected.keys()
-    return float(max(np.linalg.norm(measured[key] - r) / np.linalg.norm(r) for key, r in expected.items()))
+    assert actual.keys() == expected.keys()
+    return float(max(np.linalg.norm(actual[key] - r) / np.linalg.norm(r) for key, r in expected.items()))
 
 
 def parameters_of(work: Network) -> int:
@@ -203,8 +203,8 @@ def test_a_strided_convolution_reads_its_whole_operand() -> None:
 @pytest.mark.real
 @given(st.integers(1, 100), st.integers(2, 10))
 def test_flops_are_proportional_to_the_batch(batch: int, sides: int) -> None:
-    one, many = (Resnet50Train(batch=n, image=32 * sides).cost(Dtype.FLOAT32) for n in (1, batch))
-    assert many.flops == batch * one.flops
+    single, many = (Resnet50Train(batch=n, image=32 * sides).cost(Dtype.FLOAT32) for n in (1, batch))
+    assert many.flops == batch * single.flops
     assert many.items == batch
 
 
@@ -253,9 +253,9 @@ def test_inference_is_verified_on_one_image() -> None:
 def test_a_logit_does_not_depend_on_the_rest_of_the_batch() -> None:
     workload = Resnet50Infer(batch=2, image=32)
     arrays = workload.arrays(DRAW)
-    both = workload.reference(arrays, np.array([[1, 3], [0, 7], [1, 999]]))
-    alone = workload.reference(arrays, np.array([[1, 3], [1, 999]]))
-    assert both[[0, 2]] == pytest.approx(alone, rel=1e-12)
+    three = workload.reference(arrays, np.array([[1, 3], [0, 7], [1, 999]]))
+    two = workload.reference(arrays, np.array([[1, 3], [1, 999]]))
+    assert three[[0, 2]] == pytest.approx(two, rel=1e-12)
 
 
 def test_the_convnets_loss_falls() -> None:
@@ -304,11 +304,11 @@ def test_every_framework_takes_the_steps_of_the_published_rule(framework: str, n
     assert run.step() == pytest.approx(expected[0].loss, rel=1e-5)
     if run.program.gradients is not None:
         first = expected[0].gradients
-        told = first if optimizer.is_signed else {key: abs(gradient) for key, gradient in first.items()}
-        assert distance(run.read(run.program.gradients), told) < 1e-5
+        gradients = first if optimizer.is_signed else {key: abs(gradient) for key, gradient in first.items()}
+        assert distance(run.read(run.program.gradients), gradients) < 1e-5
     assert [run.step() for _ in expected[1:]] == pytest.approx([step.loss for step in expected[1:]], rel=1e-4)
-    moved = {key: p - arrays[key] for key, p in run.read(run.program.parameters).items()}
-    assert distance(moved, {key: p - arrays[key] for key, p in expected[-1].parameters.items()}) < 1e-3
+    changes = {key: p - arrays[key] for key, p in run.read(run.program.parameters).items()}
+    assert distance(changes, {key: p - arrays[key] for key, p in expected[-1].parameters.items()}) < 1e-3
 
 
 def test_only_plain_sgd_keeps_no_state_that_tells_the_gradient() -> None:
@@ -364,22 +364,26 @@ def test_other_inputs_of_a_network_are_made_without_its_weights(framework: str, 
     """As they would be by building the program again."""
     work = tiny(name)
     program = built(framework, work, work.arrays(DRAW))
-    other = Draw(Dtype.FLOAT32, renewed=lambda array: int(work.is_input(array)))
+    other_draw = Draw(Dtype.FLOAT32, renewed=lambda array: int(work.is_input(array)))
     assert program.inputs_of
-    assert not work.input_arrays(other).keys() & cast(Network, work).weights().keys()
-    made = [read(tensor) for tensor in tensors_in(program.inputs_of(work.input_arrays(other)))]
-    again = [read(tensor) for tensor in tensors_in(built(framework, work, work.arrays(other)).inputs)]
-    for one, two in zip(made, again, strict=True):
-        np.testing.assert_array_equal(one, two)
-    first = [read(tensor) for tensor in tensors_in(program.inputs)]
-    assert any((one != two).any() for one, two in zip(first, made, strict=True))
+    assert not work.input_arrays(other_draw).keys() & cast(Network, work).weights().keys()
+    inputs_made = [
+        to_numpy(tensor) for tensor in tensors_in(program.inputs_of(work.input_arrays(other_draw)))
+    ]
+    again = [
+        to_numpy(tensor) for tensor in tensors_in(built(framework, work, work.arrays(other_draw)).inputs)
+    ]
+    for first_tensor, two in zip(inputs_made, again, strict=True):
+        np.testing.assert_array_equal(first_tensor, two)
+    first = [to_numpy(tensor) for tensor in tensors_in(program.inputs)]
+    assert any((first_tensor != two).any() for first_tensor, two in zip(first, inputs_made, strict=True))
 
 
 def tensors_in(inputs: Any) -> list[Any]:
     """Of arguments, of which JAX's weights are a dictionary."""
     if isinstance(inputs, dict):
-        return [tensor for each in inputs.values() for tensor in tensors_in(each)]
-    return [t for each in inputs for t in tensors_in(each)] if isinstance(inputs, tuple) else [inputs]
+        return [tensor for value in inputs.values() for tensor in tensors_in(value)]
+    return [t for value in inputs for t in tensors_in(value)] if isinstance(inputs, tuple) else [inputs]
 
 
 @pytest.mark.parametrize("work", [ConvnetTrain(), Resnet50Train()], ids=["convnet", "resnet50"])

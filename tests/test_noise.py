@@ -37,9 +37,9 @@ def a_noise(**over: Any) -> Noise:
 
 
 def test_rounds_fall_on_two_sides_in_turns_that_a_drift_does_not_favour() -> None:
-    one, other = split_sides(some_rounds(*[0.001] * 8))
-    assert [record.round for record in one] == [0, 3, 4, 7]
-    assert [record.round for record in other] == [1, 2, 5, 6]
+    first, second = split_sides(some_rounds(*[0.001] * 8))
+    assert [record.round for record in first] == [0, 3, 4, 7]
+    assert [record.round for record in second] == [1, 2, 5, 6]
 
 
 @given(st.integers(1, 20))
@@ -47,10 +47,10 @@ def test_twice_the_rounds_give_each_side_as_many_of_each_case(rounds: int) -> No
     count = 2 * rounds
     cases = [a_case(), a_case(mode="compile")]
     records = [record for case in cases for record in some_rounds(*[0.001] * count, case=case)]
-    one, other = split_sides(records)
-    assert sorted(one + other, key=records.index) == records
+    first, second = split_sides(records)
+    assert sorted(first + second, key=records.index) == records
     for case in cases:
-        counts = [sum(record.case == case for record in side) for side in (one, other)]
+        counts = [sum(record.case == case for record in side) for side in (first, second)]
         assert abs(counts[0] - counts[1]) <= count % 4  # 0, or 2 where the fours do not come out even
         assert sum(counts) == count
 
@@ -60,26 +60,26 @@ def test_a_policy_is_doubled_in_rounds_only() -> None:
     assert (doubled.rounds, doubled.precision) == (6, POLICIES["quick"].precision)
 
 
-def measured(*seconds: float, **over: Any) -> list[Noise]:
+def noise_of(*seconds: float, **over: Any) -> list[Noise]:
     return case_noise(a_run_info(), some_rounds(*seconds, **over))
 
 
 def test_even_processes_have_no_noise_and_the_least_threshold() -> None:
-    (found,) = measured(*[0.001] * 6)
-    assert (found.processes, found.alarm, found.threshold) == (6, False, 0.03)
-    assert (found.ratio, found.cv) == pytest.approx((1.0, 0.0), abs=1e-9)
+    (noise,) = noise_of(*[0.001] * 6)
+    assert (noise.processes, noise.alarm, noise.threshold) == (6, False, 0.03)
+    assert (noise.ratio, noise.cv) == pytest.approx((1.0, 0.0), abs=1e-9)
 
 
 def test_the_noise_is_that_between_processes() -> None:
     source = np.random.default_rng(5)
-    (found,) = measured(*map(float, np.exp(source.normal(-7, 0.05, 400))))
-    assert found.cv is not None
-    assert found.cv == pytest.approx(0.05, rel=0.1)
-    assert found.threshold == pytest.approx(2 * found.cv)
+    (noise,) = noise_of(*map(float, np.exp(source.normal(-7, 0.05, 400))))
+    assert noise.cv is not None
+    assert noise.cv == pytest.approx(0.05, rel=0.1)
+    assert noise.threshold == pytest.approx(2 * noise.cv)
 
 
 def test_what_can_be_detected_is_what_compare_says_of_the_two_sides() -> None:
-    (few,), (many,) = measured(1.0, 1.02, 0.99, 1.01, 1.03, 0.98), measured(*[1.0, 1.02, 0.99, 1.01] * 5)
+    (few,), (many,) = noise_of(1.0, 1.02, 0.99, 1.01, 1.03, 0.98), noise_of(*[1.0, 1.02, 0.99, 1.01] * 5)
     assert few.detectable is not None
     assert many.detectable is not None
     assert few.detectable > many.detectable > 0.01
@@ -89,24 +89,24 @@ def test_what_can_be_detected_is_what_compare_says_of_the_two_sides() -> None:
 
 def test_a_change_found_where_there_is_none_is_an_alarm() -> None:
     turns = [1.0, 1.5, 1.5, 1.0] * 3  # a neighbour that comes exactly with every other side
-    found = measured(*turns)
-    assert found[0].alarm
-    text = rendered(noise_document(found))
+    noises = noise_of(*turns)
+    assert noises[0].alarm
+    text = rendered(noise_document(noises))
     assert "alarm" in text
     assert "1 alarm in 1 case at 3.00 %" in text
 
 
 def test_a_case_that_fails_has_no_noise_and_says_why() -> None:
     records: list[Record] = [a_record(a_failure(), round=number) for number in range(2)]
-    (found,) = case_noise(a_run_info(), records)
-    assert (found.cv, found.threshold, found.alarm) == (None, None, False)
-    assert "worker killed by signal 11" in found.reason
+    (noise,) = case_noise(a_run_info(), records)
+    assert (noise.cv, noise.threshold, noise.alarm) == (None, None, False)
+    assert "worker killed by signal 11" in noise.reason
 
 
 def test_a_process_without_time_is_left_out_of_the_noise() -> None:
     records = [a_record(a_measurement(block_s=(0.0,) * 5), round=number) for number in range(6)]
-    (found,) = case_noise(a_run_info(), records)
-    assert (found.processes, found.cv) == (0, None)
+    (noise,) = case_noise(a_run_info(), records)
+    assert (noise.processes, noise.cv) == (0, None)
 
 
 def thresholds(*values: float) -> float | None:
@@ -128,10 +128,10 @@ def test_there_is_no_suggestion_for_a_machine_that_is_too_noisy() -> None:
 
 @given(st.lists(st.floats(0.03, 0.5), min_size=1, max_size=50))
 def test_nine_in_ten_cases_can_live_with_the_suggestion(values: list[float]) -> None:
-    found = thresholds(*values)
-    assert found is not None
-    assert sum(value <= found + 1e-9 for value in values) >= math.floor(0.9 * len(values))
-    assert found - 0.01 < max(values) + 1e-9
+    limits = thresholds(*values)
+    assert limits is not None
+    assert sum(value <= limits + 1e-9 for value in values) >= math.floor(0.9 * len(values))
+    assert limits - 0.01 < max(values) + 1e-9
 
 
 def test_the_documents_example_is_what_is_shown() -> None:
@@ -151,13 +151,13 @@ def test_a_suite_is_measured_against_itself_for_people_and_programs(tmp_path: Pa
     suite = tmp_path / "small.toml"
     suite.write_text('description = "d"\npolicy = "quick"\n[[cases]]\nworkload = "gemm"\n')
     arguments = ("doctor", "--aa", "small.toml", "-b", "fake", "-d", "cpu")
-    shown = accelbench(*arguments, cwd=tmp_path, ACCELBENCH_WORKLOADS="").stdout
-    assert shown.startswith("0 alarms in 1 case at 3.00 %\n")
-    assert shown.endswith("suggested: --threshold 3%\n")
-    told = accelbench(*arguments, "--format", "json", cwd=tmp_path, ACCELBENCH_WORKLOADS="").stdout
-    found = json.loads(told)
-    assert (found["alarms"], found["suggested_threshold"]) == (0, 0.03)
-    assert found["cases"][0]["processes"] == 6
+    output = accelbench(*arguments, cwd=tmp_path, ACCELBENCH_WORKLOADS="").stdout
+    assert output.startswith("0 alarms in 1 case at 3.00 %\n")
+    assert output.endswith("suggested: --threshold 3%\n")
+    text = accelbench(*arguments, "--format", "json", cwd=tmp_path, ACCELBENCH_WORKLOADS="").stdout
+    data = json.loads(text)
+    assert (data["alarms"], data["suggested_threshold"]) == (0, 0.03)
+    assert data["cases"][0]["processes"] == 6
     assert not (tmp_path / "results").exists()
 
 

@@ -29,19 +29,19 @@ def test_shares_ratios_and_sizes_are_shown_as_people_read_them() -> None:
 
 
 def test_a_clause_leaves_out_what_the_note_is_called() -> None:
-    other = note(NoteKind.OTHER_PROCESSES, cores=0.53)
-    assert (other.clause, other.text) == (
+    cause = note(NoteKind.OTHER_PROCESSES, cores=0.53)
+    assert (cause.clause, cause.text) == (
         "other processes used 0.5 of a core",
         "contended: other processes used 0.5 of a core",
     )
 
 
 @pytest.mark.parametrize(
-    ("cores", "shown"),
+    ("cores", "text"),
     [(0.53, "0.5 of a core"), (0.94, "0.9 of a core"), (0.96, "1.0 cores"), (1.62, "1.6 cores")],
 )
-def test_cores_are_a_part_of_one_or_a_number_of_them(cores: float, shown: str) -> None:
-    assert note(NoteKind.STOLEN_TIME, cores=cores).clause == f"the hypervisor withheld {shown}"
+def test_cores_are_a_part_of_one_or_a_number_of_them(cores: float, text: str) -> None:
+    assert note(NoteKind.STOLEN_TIME, cores=cores).clause == f"the hypervisor withheld {text}"
 
 
 def test_braces_in_a_sentence_are_not_taken_for_data() -> None:

@@ -65,9 +65,9 @@ def a_module(**over: Any) -> types.SimpleNamespace:
 
 
 def connected(module: types.SimpleNamespace | None = None, **over: Any) -> nvml.Nvml:
-    found = nvml.connect(lambda: module or a_module(**over))
-    assert not isinstance(found, str)
-    return found
+    library = nvml.connect(lambda: module or a_module(**over))
+    assert not isinstance(library, str)
+    return library
 
 
 def test_a_gpus_state_is_in_the_units_that_are_stored() -> None:
@@ -115,10 +115,10 @@ def test_a_gpu_that_the_driver_has_lost_leaves_the_others_measured() -> None:
 
     module = a_module()
     module.nvmlDeviceGetCount, module.nvmlDeviceGetHandleByIndex = lambda: 8, handle
-    found = connected(module)
-    assert [found.settings(index).name for index in range(3)] == ["Example GPU", "", "Example GPU"]
-    assert (found.state(0).power_w, found.state(1).power_w) == (312.5, None)
-    assert found.process_names(1) == ()
+    library = connected(module)
+    assert [library.settings(index).name for index in range(3)] == ["Example GPU", "", "Example GPU"]
+    assert (library.state(0).power_w, library.state(1).power_w) == (312.5, None)
+    assert library.process_names(1) == ()
 
 
 def test_an_older_driver_is_asked_for_throttle_reasons_by_their_old_name() -> None:
@@ -134,8 +134,8 @@ def test_programs_are_named_without_their_folders() -> None:
 def test_a_program_without_a_name_is_still_counted() -> None:
     module = a_module()
     module.nvmlSystemGetProcessName = refuse
-    found = connected(module)
-    assert found.process_names(0) == ("?", "?")
+    library = connected(module)
+    assert library.process_names(0) == ("?", "?")
 
 
 def failing(error: Exception) -> types.SimpleNamespace:
@@ -171,15 +171,15 @@ def test_closing_lets_the_driver_go_and_never_fails() -> None:
 
     module = a_module()
     module.nvmlShutdown = shut_down
-    found = connected(module)
-    found.close()
+    library = connected(module)
+    library.close()
     assert calls == ["shutdown"]
 
 
 def test_the_real_library_has_every_name_that_is_asked_for() -> None:
     module = pytest.importorskip("pynvml")
-    missing = [name for name in vars(a_module()) if not hasattr(module, name)]
-    assert not missing
+    absent = [name for name in vars(a_module()) if not hasattr(module, name)]
+    assert not absent
 
 
 A, B = some_settings(name="A", uuid="GPU-aaaa"), some_settings(name="B", uuid="GPU-bbbb")
@@ -188,7 +188,7 @@ PCI = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
 @pytest.mark.parametrize(
-    ("device", "gpus", "environment", "wanted"),
+    ("device", "gpus", "environment", "expected"),
     [
         ("cuda:0", [A], {}, 0),
         ("gpu:1", [A, A], {}, 1),
@@ -203,9 +203,9 @@ PCI = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     ],
 )
 def test_a_device_is_the_gpu_that_cuda_means(
-    device: str, gpus: list[nvml.GpuSettings], environment: dict[str, str], wanted: int
+    device: str, gpus: list[nvml.GpuSettings], environment: dict[str, str], expected: int
 ) -> None:
-    assert nvml.gpu_index(device, gpus, environment) == wanted
+    assert nvml.gpu_index(device, gpus, environment) == expected
 
 
 @pytest.mark.parametrize(
@@ -227,6 +227,6 @@ def test_a_device_is_the_gpu_that_cuda_means(
 def test_a_device_that_nvml_cannot_identify_has_a_reason(
     device: str, gpus: list[nvml.GpuSettings], environment: dict[str, str], reason: str
 ) -> None:
-    found = nvml.gpu_index(device, gpus, environment)
-    assert isinstance(found, str)
-    assert reason in found
+    index = nvml.gpu_index(device, gpus, environment)
+    assert isinstance(index, str)
+    assert reason in index

@@ -21,7 +21,7 @@ from tests.program import accelbench
 
 
 @pytest.fixture
-def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(models.EXPORTED, str(tmp_path / "kept"))
     return tmp_path / "kept"
 
@@ -32,17 +32,17 @@ def exported(folder: Path, content: bytes = b"model") -> Path:
     return path
 
 
-def test_what_one_process_exported_another_one_finds(tmp_path: Path, kept: Path) -> None:
+def test_what_one_process_exported_another_one_finds(tmp_path: Path, folder: Path) -> None:
     assert models.cached_model("a.onnx") is None
     assert not models.has_cached_models()
     models.cache_model(exported(tmp_path), "a.onnx")
     assert models.has_cached_models()
-    assert models.cached_model("a.onnx") == kept / "a.onnx"
-    assert (kept / "a.onnx").read_bytes() == b"model"
+    assert models.cached_model("a.onnx") == folder / "a.onnx"
+    assert (folder / "a.onnx").read_bytes() == b"model"
     assert models.cached_model("b.onnx") is None
 
 
-def test_a_model_in_parts_stays_where_it_is(tmp_path: Path, kept: Path) -> None:
+def test_a_model_in_parts_stays_where_it_is(tmp_path: Path, folder: Path) -> None:
     (tmp_path / "model.onnx.data").write_bytes(b"weights")
     models.cache_model(exported(tmp_path), "a.onnx")
     assert (tmp_path / "model.onnx").is_file()
@@ -58,9 +58,9 @@ def test_without_a_run_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def gemm(m: int) -> Workload:
-    found = workload_at("gemm", {"m": m, "n": 8, "k": 8})
-    assert isinstance(found, Workload)
-    return found
+    workload = workload_at("gemm", {"m": m, "n": 8, "k": 8})
+    assert isinstance(workload, Workload)
+    return workload
 
 
 def test_models_of_other_parameters_or_dtypes_have_other_names() -> None:
@@ -76,16 +76,16 @@ def test_every_process_loads_what_one_exported_before_anything_was_timed(tmp_pat
     gemm = ("-b", "onnxruntime,openvino", "-w", "gemm", "-p", "m=n=k=64")
     accelbench("run", *gemm, "--quick", "--rounds", "2", cwd=tmp_path, **BRIEFLY)
     run = runs.read_run(selectors.find_run(tmp_path / "results", "latest"))
-    measured = [record.outcome for record in run.records if isinstance(record.outcome, Measurement)]
-    assert [each.compile_cache for each in measured] == ["empty"] * 4
-    assert not any(EXPORTS in each.notes for each in measured)
+    measurements = [record.outcome for record in run.records if isinstance(record.outcome, Measurement)]
+    assert [measurement.compile_cache for measurement in measurements] == ["empty"] * 4
+    assert not any(EXPORTS in measurement.notes for measurement in measurements)
 
 
 @pytest.mark.real
 @pytest.mark.filterwarnings("default")  # of the exporter; workers do not raise them either
 @pytest.mark.parametrize("room", [True, False])
 def test_without_room_to_keep_a_model_each_process_exports_it_and_says_so(
-    room: bool, kept: Path, monkeypatch: pytest.MonkeyPatch
+    room: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("onnxruntime")
     monkeypatch.setattr(models, "FREE_TIMES", 10 if room else 10**15)
@@ -94,7 +94,7 @@ def test_without_room_to_keep_a_model_each_process_exports_it_and_says_so(
         session = backend.open("cpu", Dtype.FLOAT32, "graph", 1)
         with build(backend, session, gemm(8), Dtype.FLOAT32) as runner:
             session.export(runner.program.step, runner.program.inputs)
-            assert len(list(kept.glob("*.onnx"))) == room
+            assert len(list(folder.glob("*.onnx"))) == room
             session.wait(runner.step())
         assert (EXPORTS in session.notes) == (not room)
 
@@ -119,12 +119,12 @@ def test_weights_have_a_bit_less_where_a_cpu_sums_products_in_16_bits(
 
 
 def test_what_is_exported_alike_is_exported_once_for_both_runtimes_of_an_interpreter() -> None:
-    def named(backend: str, python: str = "python", mode: str = "graph", **of: Any) -> tuple[str, ...]:
+    def model_name(backend: str, python: str = "python", mode: str = "graph", **of: Any) -> tuple[str, ...]:
         return exported_name(a_case(backend=backend, target=backend, mode=mode, **of), python)
 
-    assert named("onnxruntime") == named("openvino")
-    assert named("onnxruntime", "one") != named("openvino", "another")
-    assert named("onnxruntime", threads=1) != named("openvino", threads=2)
-    for own in ({"dtype": Dtype.BFLOAT16}, {"dtype": Dtype.INT8}):
-        assert named("onnxruntime", **own) != named("openvino", **own)
-    assert named("onnxruntime", mode="dynamic-int8") != named("openvino")
+    assert model_name("onnxruntime") == model_name("openvino")
+    assert model_name("onnxruntime", "one") != model_name("openvino", "another")
+    assert model_name("onnxruntime", threads=1) != model_name("openvino", threads=2)
+    for options in ({"dtype": Dtype.BFLOAT16}, {"dtype": Dtype.INT8}):
+        assert model_name("onnxruntime", **options) != model_name("openvino", **options)
+    assert model_name("onnxruntime", mode="dynamic-int8") != model_name("openvino")

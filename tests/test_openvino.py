@@ -159,14 +159,14 @@ def test_an_operator_that_it_does_not_read_is_named_and_other_faults_stay_faults
 def test_intels_gpus_and_npus_are_told_and_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine("f32", plugins=("GPU.0", "GPU.1", "NPU"))
     monkeypatch.setitem(sys.modules, "openvino", engine.module())
-    found, missing = OpenVino().devices()
-    assert [each.name for each in found] == ["cpu"]
-    assert missing == {kind: NOT_MEASURED[kind] for kind in ("xpu", "npu")}
+    devices, reasons = OpenVino().devices()
+    assert [device.name for device in devices] == ["cpu"]
+    assert reasons == {kind: NOT_MEASURED[kind] for kind in ("xpu", "npu")}
 
 
 def test_its_version_is_the_release_without_the_build(monkeypatch: pytest.MonkeyPatch) -> None:
-    for needed in ("torch", "onnx", "onnxscript"):
-        pytest.importorskip(needed)
+    for package in ("torch", "onnx", "onnxscript"):
+        pytest.importorskip(package)
     monkeypatch.setitem(sys.modules, "openvino", Engine("f32").module())
     assert OpenVino().load() == "2026.4.1"
 
@@ -174,9 +174,9 @@ def test_its_version_is_the_release_without_the_build(monkeypatch: pytest.Monkey
 @pytest.fixture
 def backend() -> OpenVino:
     pytest.importorskip("openvino")
-    found = OpenVino()
-    found.load()
-    return found
+    backend = OpenVino()
+    backend.load()
+    return backend
 
 
 @pytest.mark.real
@@ -190,13 +190,15 @@ def test_a_request_reads_the_inputs_where_torch_has_them_and_writes_its_output_t
     with build(backend, session, work, Dtype.FLOAT32) as runner:
         first = runner.step()
         address, before = first.data_ptr(), session.fetch(first)
-        left, right = (session.fetch(each) for each in runner.program.inputs)
+        left, right = (session.fetch(tensor) for tensor in runner.program.inputs)
         np.testing.assert_allclose(before, left @ right, atol=1e-5)
         inputs = other_inputs(backend, session, work, Dtype.FLOAT32, runner)
-        assert [each.data_ptr() for each in inputs] == [each.data_ptr() for each in runner.program.inputs]
+        assert [tensor.data_ptr() for tensor in inputs] == [
+            tensor.data_ptr() for tensor in runner.program.inputs
+        ]
         second = runner.step_on(inputs)
         assert second.data_ptr() == address
-        left, right = (session.fetch(each) for each in inputs)
+        left, right = (session.fetch(tensor) for tensor in inputs)
         np.testing.assert_allclose(session.fetch(second), left @ right, atol=1e-5)
         assert abs(session.fetch(second) - before).max() > 0.1
 
@@ -226,17 +228,17 @@ def test_filters_that_the_exporter_left_in_float32_are_narrowed_and_the_model_is
     with warnings.catch_warnings(action="ignore"):
         path = export_model(program.step, program.inputs, tmp_path)
     bfloat16 = onnx.TensorProto.BFLOAT16
-    exported = {each.name: each for each in onnx.load(path).graph.initializer}
+    exported = {tensor.name: tensor for tensor in onnx.load(path).graph.initializer}
     with pytest.raises(RuntimeError, match="filters element type: f32"):
         openvino.Core().read_model(path)
     narrow_filters(path)
     narrowed = onnx.load(path).graph.initializer
-    assert {each.data_type for each in exported.values()} != {bfloat16}
-    assert {each.data_type for each in narrowed} == {bfloat16}
-    for each in narrowed:
-        wide = onnx.numpy_helper.to_array(exported[each.name]).astype(np.float64)
-        found = onnx.numpy_helper.to_array(each).astype(np.float64)
-        np.testing.assert_allclose(found, wide, rtol=2.0**-8)
+    assert {tensor.data_type for tensor in exported.values()} != {bfloat16}
+    assert {tensor.data_type for tensor in narrowed} == {bfloat16}
+    for tensor in narrowed:
+        wide = onnx.numpy_helper.to_array(exported[tensor.name]).astype(np.float64)
+        narrow = onnx.numpy_helper.to_array(tensor).astype(np.float64)
+        np.testing.assert_allclose(narrow, wide, rtol=2.0**-8)
     openvino.Core().read_model(path)
 
 

@@ -26,7 +26,7 @@ from benchbench.model.options import (
 from benchbench.running import request
 
 
-def read(*arguments: str, **selection: Any) -> MeasureOptions:
+def parse(*arguments: str, **selection: Any) -> MeasureOptions:
     """Options that a command gets for these arguments."""
     received: list[MeasureOptions] = []
     app = typer.Typer()
@@ -49,13 +49,13 @@ def test_every_field_has_a_flag_and_a_keyword_and_no_other_does() -> None:
 
 
 def test_without_arguments_all_options_have_defaults() -> None:
-    assert read() == MeasureOptions(command=read().command)
-    assert read().changed_fields == set()
+    assert parse() == MeasureOptions(command=parse().command)
+    assert parse().changed_fields == set()
     assert from_keywords((), {}, "f") == MeasureOptions(command=("f",))
 
 
 def test_arguments_and_keywords_give_the_same_options() -> None:
-    typed = read(
+    typed = parse(
         *("-s", "conv,quick", "-w", "gemm", "-w", "copy", "--phase", "train,forward"),
         *("-b", "torch,jax", "-d", "cpu"),
         *("--model", "mine.py:Net", "--max-error", "1%"),
@@ -101,22 +101,22 @@ def test_arguments_and_keywords_give_the_same_options() -> None:
     assert typed.changed_fields == keywords.changed_fields == set(OPTIONS) - {"budget_s"}
     for name in OPTIONS:
         assert getattr(typed, name) == getattr(keywords, name), name
-    assert read("--budget", "2m").budget_s == 120.0
+    assert parse("--budget", "2m").budget_s == 120.0
 
 
 def test_two_presets_exclude_each_other_and_a_budget_excludes_both() -> None:
     with pytest.raises(UsageError, match="--quick and --rigorous exclude each other"):
-        read("--quick", "--rigorous")
+        parse("--quick", "--rigorous")
     for more in ({"preset": "quick"}, {"rounds": 3}):
         with pytest.raises(UsageError, match="exclude each other"):
             request.request(MeasureOptions(budget_s=9.0, **more))
 
 
 def test_a_command_takes_only_the_flags_it_is_for() -> None:
-    assert read("-b", "torch", only=("backends", "threads")).backends == ("torch",)
+    assert parse("-b", "torch", only=("backends", "threads")).backends == ("torch",)
     for selection in ({"only": ("backends",)}, {"without": ("seed",)}):
         with pytest.raises(typer.BadParameter.__mro__[1], match="No such option"):
-            read("--seed", "1", **selection)
+            parse("--seed", "1", **selection)
     assert flag_of("preset") == "--brief/--quick/--rigorous"
 
 
@@ -125,7 +125,7 @@ def test_a_command_takes_only_the_flags_it_is_for() -> None:
 def test_one_name_and_a_list_of_names_are_equivalent(names: list[str]) -> None:
     many = from_keywords((), {"backends": names}, "f")
     assert many.backends == tuple(names)
-    assert read("--backend", ",".join(names)).backends == many.backends
+    assert parse("--backend", ",".join(names)).backends == many.backends
     for name in names:
         assert from_keywords((), {"backends": name}, "f").backends == (name,)
 

@@ -56,9 +56,9 @@ def test_deciding_when_to_stop(benchmark: Any) -> None:
             return [0.02] * count
 
     def run() -> int:
-        found, reason = sample(nothing, Virtual(), POLICIES["default"], 1, 0.02)
+        samples, reason = sample(nothing, Virtual(), POLICIES["default"], 1, 0.02)
         assert reason == "precision"
-        return len(found)
+        return len(samples)
 
     assert benchmark(run) == 30
 
@@ -89,6 +89,6 @@ app()
     ids=["bare typer", "accelbench"],
 )
 def test_start_up(benchmark: Any, program: str) -> None:
-    done = benchmark(subprocess.run, [sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.returncode == 0
-    assert "Usage" in done.stdout
+    process = benchmark(subprocess.run, [sys.executable, "-c", program], capture_output=True, text=True)
+    assert process.returncode == 0
+    assert "Usage" in process.stdout

@@ -124,17 +124,17 @@ def test_marks_have_the_measured_values(seed: int) -> None:
         latencies = [
             row.value("latency_s") for row in report.rows if f"m={row.case.params['m']} " in table.title
         ]
-        drawn = [value for row in read_back(sections_by_title[table.title]) for value, _ in row]
-        for value, latency in zip(drawn, sorted(latency or 0 for latency in latencies), strict=True):
+        values = [value for row in read_back(sections_by_title[table.title]) for value, _ in row]
+        for value, latency in zip(values, sorted(latency or 0 for latency in latencies), strict=True):
             assert abs(math.log(value / latency)) < 0.02  # about a pixel of the ruler
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_page_and_data_have_the_same_verdicts_and_open_works_are_not_green(seed: int) -> None:
     report = report_document(random_run(works=5, seed=seed))
-    drawn = read_back(sections(page(report))["Fastest per work"])
+    marks_by_row = read_back(sections(page(report))["Fastest per work"])
     overview = report.overview[0]
-    for work, row, marks in zip(report.data["works"], overview.rows, drawn, strict=True):
+    for work, row, marks in zip(report.data["works"], overview.rows, marks_by_row, strict=True):
         answer = row[1]
         assert answer
         assert (answer.tone is Tone.GOOD) == (work["standing"] == "won")

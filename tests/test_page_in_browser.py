@@ -93,13 +93,13 @@ def tab() -> Iterator[Tab]:
 def show(tab: Tab, tmp_path: Path) -> Show:
     """Open the page of a document, all of it unfolded."""
 
-    def shown(document: Document, state: str = "") -> None:
+    def show(document: Document, state: str = "") -> None:
         path = tmp_path / "page.html"
         path.write_text(page(document))
         tab.open(path.as_uri() + state)
         tab.value(UNFOLD)
 
-    return shown
+    return show
 
 
 @functools.cache
@@ -137,64 +137,64 @@ def jenkins(tmp_path: Path) -> Iterator[str]:
 def test_where_scripts_and_styles_are_forbidden_every_value_is_seen(
     tab: Tab, jenkins: str, tmp_path: Path
 ) -> None:
-    found = with_a_failure()
-    (tmp_path / "page.html").write_text(page(found))
+    report = with_a_failure()
+    (tmp_path / "page.html").write_text(page(report))
     tab.window(1280)
     tab.open(f"{jenkins}/page.html")
     assert tab.value("getComputedStyle(document.body).maxWidth") == "none"
     assert not tab.value("document.querySelector('.tools').checkVisibility()")
     assert not tab.value(UNPAINTED)
-    seen = dict(tab.value(ROWS))
-    for work in found.data["works"]:
+    rows_seen = dict(tab.value(ROWS))
+    for work in report.data["works"]:
         title = " ".join(work["work"].split())
-        assert sum(title in row for row in seen["Fastest per work"]) == 1
-    for row in found.data["rows"]:
-        (own,) = (
+        assert sum(title in row for row in rows_seen["Fastest per work"]) == 1
+    for row in report.data["rows"]:
+        (row_text,) = (
             text
-            for title, texts in seen.items()
+            for title, texts in rows_seen.items()
             for text in texts
             if text.startswith(f"{row['target']} {row['mode']}")
             and all(f"{name}={value}" in title for name, value in row["params"].items())
         )
         if row["latency_s"] is None:
-            assert row["status"] in own
-            assert row["message"] in own
+            assert row["status"] in row_text
+            assert row["message"] in row_text
         else:
-            assert fmt.seconds(row["latency_s"]) in own
-    answers = [str(line[1]) for line in found.overview[0].rows]
-    assert all(answer in row for answer, row in zip(answers, seen["Fastest per work"], strict=True))
+            assert fmt.seconds(row["latency_s"]) in row_text
+    answers = [str(line[1]) for line in report.overview[0].rows]
+    assert all(answer in row for answer, row in zip(answers, rows_seen["Fastest per work"], strict=True))
 
 
 @pytest.mark.parametrize("width", [400, 1600])
 def test_a_drawing_is_read_back_to_the_pixel(width: int, tab: Tab, show: Show) -> None:
-    found = report_document(random_run())
+    report = report_document(random_run())
     tab.window(width)
-    show(found)
-    tables = {table.title: table for table in (*found.overview, *found.tables)}
-    drawings = [each for each in tab.value(DRAWN) if each[1]]
-    assert len(drawings) == 1 + len(found.tables)
+    show(report)
+    tables = {table.title: table for table in (*report.overview, *report.tables)}
+    drawings = [drawing for drawing in tab.value(DRAWN) if drawing[1]]
+    assert len(drawings) == 1 + len(report.tables)
     for title, ticks, rows in drawings:
         place = ruler(ticks)
         for row, marks in zip(tables[title].rows, rows, strict=True):
             (spread,) = (part for cell in row if cell for part in cell.parts if isinstance(part, Spread))
-            for mark, (x, hollow, left, right) in zip(spread.marks, marks, strict=True):
+            for mark, (x, hollow, low_x, right) in zip(spread.marks, marks, strict=True):
                 assert mark.value
                 assert abs(x - place(mark.value)) <= 1
                 assert hollow == mark.is_undecided
-                for end, drawn in ((mark.low, left), (mark.high, right)):
+                for end, end_x in ((mark.low, low_x), (mark.high, right)):
                     if end is not None and ticks[0][0] < place(end) < ticks[-1][0]:  # else it may be cut
-                        assert abs(drawn - place(end)) <= 1
+                        assert abs(end_x - place(end)) <= 1
 
 
 def ruler(ticks: list[tuple[float, str]]) -> Callable[[float], float]:
     """Where a value stands, by the ticks alone."""
     scale = {"×": 1.0, " s": 1.0, " ms": 1e-3, " µs": 1e-6, " ns": 1e-9}
-    read = [
-        (x, float(told[1]) * scale[told[2]])
+    tick_values = [
+        (x, float(match[1]) * scale[match[2]])
         for x, text in ticks
-        if (told := re.fullmatch(r"([\d.]+)(.*)", text))
+        if (match := re.fullmatch(r"([\d.]+)(.*)", text))
     ]
-    (first_x, first), (last_x, last) = read[0], read[-1]
+    (first_x, first), (last_x, last) = tick_values[0], tick_values[-1]
     assert last > first
     per_log = (last_x - first_x) / math.log(last / first)
     return lambda value: first_x + per_log * math.log(value / first)
@@ -203,19 +203,19 @@ def ruler(ticks: list[tuple[float, str]]) -> Callable[[float], float]:
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_marks_of_a_chart_are_seen_where_their_numbers_are(width: int, tab: Tab, show: Show) -> None:
     records = [*saturating("torch", 50), *saturating("jax", 500, 2 * PEAK)]
-    found = report_document(a_run(records), ceilings=CEILINGS)
-    sizes, roofline = (panel for plot in found.plots if plot.name in CHARTED for panel in plot.panels)
+    report = report_document(a_run(records), ceilings=CEILINGS)
+    sizes, roofline = (panel for plot in report.plots if plot.name in CHARTED for panel in plot.panels)
     assert isinstance(sizes, Sweeps)
     assert isinstance(roofline, Roofline)
     tab.window(width)
-    show(found)
-    wanted = [
+    show(report)
+    expected = [
         [(point.size, point.value, point.is_undecided) for sweep in sizes.sweeps for point in sweep.points],
         [(point.flops_per_byte, point.value, point.is_undecided) for point in roofline.points],
     ]
-    for points, (top, per_unit, below, beside, marks) in zip(wanted, tab.value(CHARTS), strict=True):
+    for points, (top, per_unit, below, labels, marks) in zip(expected, tab.value(CHARTS), strict=True):
         across = along([(x, number(text)) for x, _, text in below])
-        up = along([(top + y * per_unit, number(text)) for _, y, text in beside])
+        up = along([(top + y * per_unit, number(text)) for _, y, text in labels])
         for (size, value, is_undecided), (x, y, fill) in zip(points, marks, strict=True):
             assert abs(x - across(size)) <= 1
             assert abs(y - up(value)) <= 1
@@ -226,9 +226,9 @@ def test_hostile_text_adds_nothing_does_nothing_and_loads_nothing(tab: Tab, show
     tab.window(1280)
     for plain, hostile in zip(documents("a" * len(HOSTILE)), documents(HOSTILE), strict=True):
         show(plain)
-        wanted = tab.value(CENSUS)
+        census = tab.value(CENSUS)
         show(hostile)
-        assert tab.value(CENSUS) == wanted
+        assert tab.value(CENSUS) == census
         assert tab.complaints == []
         assert len(tab.requests) == 1
 
@@ -241,8 +241,8 @@ def test_no_page_is_wider_than_its_window_and_no_text_lies_on_another(
         show(document)
         for width in WIDTHS:
             tab.window(width)
-            needed, given = tab.value("[document.documentElement.scrollWidth, innerWidth]")
-            assert needed <= given == width, document.name
+            page_width, window_width = tab.value("[document.documentElement.scrollWidth, innerWidth]")
+            assert page_width <= window_width == width, document.name
             assert tab.value(OVERLAPS) == [], (document.name, width)
 
 
@@ -262,9 +262,9 @@ def test_axe_finds_nothing_that_keeps_anybody_out(tab: Tab, show: Show) -> None:
 
 def test_the_keyboard_alone_filters_picks_sorts_and_folds(tab: Tab, show: Show) -> None:
     tab.window(1280)
-    found = report_document(random_run())
-    show(found)
-    title = found.tables[0].title
+    report = report_document(random_run())
+    show(report)
+    title = report.tables[0].title
     before = dict(tab.value(SHOWN))[title]
     focus_on(tab, "#q")
     tab.type("jax")
@@ -290,25 +290,25 @@ def test_the_keyboard_alone_filters_picks_sorts_and_folds(tab: Tab, show: Show) 
     assert "pick=jax" in tab.value("location.hash")
 
 
-def focus_on(tab: Tab, wanted: str) -> None:
+def focus_on(tab: Tab, selector: str) -> None:
     """By the tabulator, from wherever the focus is."""
     for _ in range(200):
-        if tab.value(f"document.activeElement.matches({wanted!r})"):
+        if tab.value(f"document.activeElement.matches({selector!r})"):
             return
         tab.press("Tab")
-    raise AssertionError(f"no key leads to {wanted}")
+    raise AssertionError(f"no key leads to {selector}")
 
 
 def test_a_link_opens_the_same_order_the_same_rows_and_the_same_theme(tab: Tab, show: Show) -> None:
     tab.window(1280)
-    found = report_document(random_run())
-    title = found.tables[0].title
-    show(found)
+    report = report_document(random_run())
+    title = report.tables[0].title
+    show(report)
     plain = dict(tab.value(SHOWN))[title]
     assert len(plain) == len(BACKENDS)
-    show(found, "#?sort=t0.1.down")
+    show(report, "#?sort=t0.1.down")
     assert dict(tab.value(SHOWN))[title] == plain[::-1]
-    show(found, "#?q=jax&pick=jax&theme=dark")
+    show(report, "#?q=jax&pick=jax&theme=dark")
     assert dict(tab.value(SHOWN))[title] == ["jax jit"]
     assert tab.value("document.querySelector('[data-pick=jax]').getAttribute('aria-pressed')") == "true"
     assert tab.value("document.documentElement.dataset.theme") == "dark"
@@ -321,8 +321,8 @@ def test_a_link_opens_the_same_order_the_same_rows_and_the_same_theme(tab: Tab, 
 
 def test_a_link_to_a_work_leads_there(tab: Tab, show: Show) -> None:
     tab.window(1280, 300)
-    found = report_document(random_run())
-    show(found)
+    report = report_document(random_run())
+    show(report)
     name = tab.value("[...document.querySelectorAll('section')].at(-1).id")
-    show(found, f"#{name}")
+    show(report, f"#{name}")
     assert tab.value(f"Math.abs(document.getElementById('{name}').getBoundingClientRect().top) < innerHeight")

@@ -265,10 +265,10 @@ def test_a_reference_in_replicas_has_the_loss_of_the_whole_batch_where_samples_d
 ) -> None:
     small = work.divided(TWO).small()
     arrays = small.arrays(Draw(Dtype.FLOAT64))
-    (whole,) = small.reference(arrays, 1)
-    (apart,) = small.divided(TWO, replicas=2).reference(arrays, 1)
+    (full,) = small.reference(arrays, 1)
+    (split,) = small.divided(TWO, replicas=2).reference(arrays, 1)
     normalised = isinstance(work, Resnet50Train)
-    assert np.allclose(whole, apart, rtol=1e-12) != normalised
+    assert np.allclose(full, split, rtol=1e-12) != normalised
 
 
 def test_the_parts_of_a_batch_are_the_whole() -> None:
@@ -285,9 +285,9 @@ def test_a_device_has_its_part_of_each_micro_batch() -> None:
     arrays = work.arrays(Draw(Dtype.FLOAT32))
     grouped = grouped_by_device(work, arrays)
     for device in range(2):
-        own = part_of_batch(work, grouped, device, 2)["labels"]
-        parts = [part_of_batch(work, each, device, 2)["labels"] for each in micro_batches(work, arrays)]
-        assert np.array_equal(own, np.concatenate(parts))
+        labels = part_of_batch(work, grouped, device, 2)["labels"]
+        parts = [part_of_batch(work, batch, device, 2)["labels"] for batch in micro_batches(work, arrays)]
+        assert np.array_equal(labels, np.concatenate(parts))
     assert grouped["conv1.weight"] is arrays["conv1.weight"]
 
 
@@ -304,28 +304,28 @@ def test_micro_batches_are_the_batch_where_samples_do_not_meet(
 ) -> None:
     small = work.small()
     arrays = small.arrays(Draw(Dtype.FLOAT64))
-    (apart,) = small.reference(arrays, 1)
-    (whole,) = replace(small, accumulate=1).reference(arrays, 1)
+    (split,) = small.reference(arrays, 1)
+    (full,) = replace(small, accumulate=1).reference(arrays, 1)
     normalised = isinstance(work, Resnet50Train)
-    assert np.allclose(whole, apart, rtol=1e-12) != normalised
+    assert np.allclose(full, split, rtol=1e-12) != normalised
 
 
 def test_micro_batches_are_left_out_where_there_is_one_and_counted_where_there_are_more() -> None:
     assert ConvnetTrain(accumulate=1).params == {"batch": 128}
-    one, two, half = (work.cost(Dtype.FLOAT32) for work in (ConvnetTrain(), TWICE, ConvnetTrain(batch=64)))
-    assert (two.flops, two.items) == (one.flops, one.items)
+    single, two, half = (work.cost(Dtype.FLOAT32) for work in (ConvnetTrain(), TWICE, ConvnetTrain(batch=64)))
+    assert (two.flops, two.items) == (single.flops, single.items)
     parameters = 4 * 2_122_186
     update = ConvnetTrain().update.moves * parameters
     assert two.bytes == 2 * (half.bytes - update) + update + 3 * parameters  # gradients are added once
-    assert two.bytes > one.bytes
+    assert two.bytes > single.bytes
 
 
 def test_a_reference_with_synchronised_batch_norm_has_one_replica() -> None:
-    apart, together = (
+    separate, together = (
         a_case(workload="resnet50_train", params=params, phase=Phase.TRAIN, placement=TWO)
         for params in ({}, {"sync_batch_norm": True})
     )
-    assert (replicas(apart), replicas(together)) == (2, 1)
+    assert (replicas(separate), replicas(together)) == (2, 1)
 
 
 @pytest.mark.parametrize(
@@ -342,8 +342,8 @@ def test_a_reference_with_synchronised_batch_norm_has_one_replica() -> None:
 def test_a_note_gives_the_extent_of_batch_statistics(
     params: dict[str, Any], placement: Placement, extent: str | None
 ) -> None:
-    told = batch_statistics(Resnet50Train(**params).divided(placement), per_device=True)
-    assert [each.data["extent"] for each in told] == ([extent] if extent else [])
+    notes = batch_statistics(Resnet50Train(**params).divided(placement), per_device=True)
+    assert [note.data["extent"] for note in notes] == ([extent] if extent else [])
     assert not batch_statistics(ConvnetTrain(accumulate=2).divided(placement), per_device=True)
 
 
@@ -371,9 +371,9 @@ def test_torch_compile_with_tensor_parallel_layers_is_left_out_of_the_plan() -> 
         a_case(workload="gpt2_train", params={}, mode=mode, phase=Phase.TRAIN, placement=placement)
         for mode in ("compile", "eager")
     )
-    told = division_obstacle(compiled, EVERY["gpt2_train"], probe, probe.devices[0])
-    assert told is not None
-    assert "torch.compile cannot trace" in told[1]
+    obstacle = division_obstacle(compiled, EVERY["gpt2_train"], probe, probe.devices[0])
+    assert obstacle is not None
+    assert "torch.compile cannot trace" in obstacle[1]
     assert division_obstacle(eager, EVERY["gpt2_train"], probe, probe.devices[0]) is None
 
 
@@ -390,16 +390,18 @@ def test_the_page_names_what_torch_divides_and_what_it_cannot() -> None:
         .partition("###")[0]
     )
     rows = [line.split("|") for line in page.splitlines() if line.startswith("| `")]
-    told = {name: "unsupported" not in row[2] for row in rows for name in re.findall(r"`(\w+)`", row[1])}
-    assert told == {name: Strategy.TENSOR_PARALLEL in EVERY[name].strategies("torch") for name in TRAINED}
+    divisible = {name: "unsupported" not in row[2] for row in rows for name in re.findall(r"`(\w+)`", row[1])}
+    assert divisible == {
+        name: Strategy.TENSOR_PARALLEL in EVERY[name].strategies("torch") for name in TRAINED
+    }
 
 
 def test_frameworks_that_keep_statistics_apart_have_a_reference_of_their_own() -> None:
-    torch, jax, one = (
+    torch, jax, one_device = (
         a_case(workload="resnet50_train", backend=backend, phase=Phase.TRAIN, placement=placement)
         for backend, placement in (("torch", TWO), ("jax", TWO), ("torch", Placement()))
     )
-    assert len({computed(torch), computed(jax), computed(one)}) == 3
+    assert len({computed(torch), computed(jax), computed(one_device)}) == 3
 
 
 class TorchContext:
@@ -439,7 +441,9 @@ def bytes_of_rank(work: TrainingStep, ranks: int) -> int:
 
     def count(optimizer: Any, *_: Any) -> None:
         for p in (p for group in optimizer.param_groups for p in group["params"]):
-            state = [each for each in optimizer.state[p].values() if getattr(each, "shape", ()) == p.shape]
+            state = [
+                buffer for buffer in optimizer.state[p].values() if getattr(buffer, "shape", ()) == p.shape
+            ]
             sizes.extend(local(tensor).nbytes for tensor in (p, p.grad, *state))
 
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
@@ -473,8 +477,8 @@ def test_a_rank_of_torch_holds_its_share_of_the_parameters(
     work: TrainingStep, strategy: Strategy, ranks: int, share: float
 ) -> None:
     small = work.divided(Placement(devices=ranks, strategy=strategy)).small()
-    held = bytes_of_rank(small.divided(small.placement, rank=0), ranks)
-    assert 1 / ranks <= held / bytes_undivided(small) <= share
+    rank_bytes = bytes_of_rank(small.divided(small.placement, rank=0), ranks)
+    assert 1 / ranks <= rank_bytes / bytes_undivided(small) <= share
 
 
 @pytest.mark.real
@@ -547,25 +551,26 @@ def test_every_strategy_of_jax_is_verified_on_four_devices_and_divides_the_state
     errors = fresh_verifier.errors_of(cases)
     assert len(errors) == len(cases)
     assert not failures(errors)
-    held = {strategy: int((of_jax / f"{strategy}.held").read_text()) for strategy in strategies}
-    whole = held[Strategy.DATA_PARALLEL]
-    assert whole == bytes_undivided(ConvnetTrain()) * 2 / 3  # without gradients
-    assert held[Strategy.FULLY_SHARDED] < 0.3 * whole
-    assert held[Strategy.TENSOR_PARALLEL] < 0.3 * whole
+    state_bytes = {strategy: int((of_jax / f"{strategy}.held").read_text()) for strategy in strategies}
+    full_bytes = state_bytes[Strategy.DATA_PARALLEL]
+    assert full_bytes == bytes_undivided(ConvnetTrain()) * 2 / 3  # without gradients
+    assert state_bytes[Strategy.FULLY_SHARDED] < 0.3 * full_bytes
+    assert state_bytes[Strategy.TENSOR_PARALLEL] < 0.3 * full_bytes
     for count in (1, 2):
         assert_reduced((of_jax / f"{Strategy.DATA_PARALLEL}.{count}").read_text(), count)
 
 
 def assert_reduced(program: str, micro_batches: int) -> None:
     """XLA puts the all-reduce of gradients into the body of the loop over micro-batches."""
-    computations = [each for each in program.split("\n\n") if " all-reduce(" in each]
+    computations = [computation for computation in program.split("\n\n") if " all-reduce(" in computation]
     (reduced,) = re.findall(r"= (.*) all-reduce\(", "\n".join(computations))
     elements = [
-        math.prod(map(int, filter(None, each.split(",")))) for each in re.findall(r"f32\[([\d,]*)\]", reduced)
+        math.prod(map(int, filter(None, shape.split(","))))
+        for shape in re.findall(r"f32\[([\d,]*)\]", reduced)
     ]
     assert sum(elements) == 2_122_186 + 1  # and the loss
     assert ("while(" in program) == (micro_batches > 1)
-    in_the_step = any(each.lstrip().startswith("ENTRY") for each in computations)
+    in_the_step = any(computation.lstrip().startswith("ENTRY") for computation in computations)
     assert micro_batches == 1 or not in_the_step
 
 
@@ -579,61 +584,69 @@ def of_devices(devices: int, batch: int, step_s: Sequence[float], **over: Any) -
         placement=placement,
     )
     cost = a_cost(items=batch, item="image")
-    one = [a_measurement(cost=cost, iterations=1, block_s=(each,) * 5, **over) for each in step_s]
-    measured = [combined(cost, [(0, "cuda", each)] * devices) if devices > 1 else each for each in one]
-    return [a_record(each, case=case, round=at) for at, each in enumerate(measured)]
+    measurements = [
+        a_measurement(cost=cost, iterations=1, block_s=(seconds,) * 5, **over) for seconds in step_s
+    ]
+    outcomes = [
+        combined(cost, [(0, "cuda", measurement)] * devices) if devices > 1 else measurement
+        for measurement in measurements
+    ]
+    return [a_record(outcome, case=case, round=at) for at, outcome in enumerate(outcomes)]
 
 
 def scaled(*records: list[Record]) -> tuple[list[Scaling], RunReport]:
-    plan = tuple(own[0].case for own in records)
-    run = Run(info=a_run_info(plan=plan), records=tuple(record for own in records for record in own))
+    plan = tuple(record[0].case for record in records)
+    run = Run(
+        info=a_run_info(plan=plan),
+        records=tuple(record for rounds_of_case in records for record in rounds_of_case),
+    )
     return scalings(RunView(run)), report_document(run)
 
 
 @pytest.mark.real
 @given(st.lists(st.floats(1e-3, 1e3), min_size=2, max_size=6), st.floats(0.25, 4))
 def test_a_speed_up_is_of_the_rounds_that_both_were_measured_in(drift: list[float], faster: float) -> None:
-    alone = of_devices(1, 8, drift)
-    together = of_devices(2, 8, [each / faster for each in drift])
-    (found,), _ = scaled(alone, together)
-    assert not found.is_weak
-    assert found.speedup.value == pytest.approx(faster)
-    assert found.efficiency.value == pytest.approx(faster / 2)
-    assert (found.speedup.low or 0) <= faster * (1 + 1e-9) <= (found.speedup.high or 0) * (1 + 1e-6)
+    single = of_devices(1, 8, drift)
+    together = of_devices(2, 8, [seconds / faster for seconds in drift])
+    (scaling,), _ = scaled(single, together)
+    assert not scaling.is_weak
+    assert scaling.speedup.value == pytest.approx(faster)
+    assert scaling.efficiency.value == pytest.approx(faster / 2)
+    assert (scaling.speedup.low or 0) <= faster * (1 + 1e-9) <= (scaling.speedup.high or 0) * (1 + 1e-6)
 
 
 def test_weak_scaling_pairs_what_each_device_has() -> None:
-    found, _ = scaled(of_devices(1, 4, [1.0, 1.0]), of_devices(2, 8, [1.25, 1.25]))
-    assert [each.is_weak for each in found] == [True]
-    assert found[0].efficiency.value == pytest.approx(0.8)
+    weak, _ = scaled(of_devices(1, 4, [1.0, 1.0]), of_devices(2, 8, [1.25, 1.25]))
+    assert [scaling.is_weak for scaling in weak] == [True]
+    assert weak[0].efficiency.value == pytest.approx(0.8)
 
 
 def test_a_cpu_and_too_few_cores_have_no_efficiency() -> None:
-    alone = of_devices(1, 8, [1.0, 1.0], device="cpu")
-    (found,), told = scaled(alone, of_devices(2, 8, [0.9, 0.9], device="cpu"))
-    assert found.speedup.value is not None
-    assert (found.efficiency.value, found.efficiency.reason) == (None, SHARED_CORES)
-    assert not [plot for plot in told.plots if plot.name == "scaling"]
+    single = of_devices(1, 8, [1.0, 1.0], device="cpu")
+    (scaling,), report = scaled(single, of_devices(2, 8, [0.9, 0.9], device="cpu"))
+    assert scaling.speedup.value is not None
+    assert (scaling.efficiency.value, scaling.efficiency.reason) == (None, SHARED_CORES)
+    assert not [plot for plot in report.plots if plot.name == "scaling"]
     crowded = (note(NoteKind.OVERSUBSCRIBED, ranks=2),)
-    (found,), _ = scaled(of_devices(1, 8, [1.0, 1.0]), of_devices(2, 8, [0.9, 0.9], notes=crowded))
-    assert (found.speedup.value, found.efficiency.value) == (None, None)
+    (scaling,), _ = scaled(of_devices(1, 8, [1.0, 1.0]), of_devices(2, 8, [0.9, 0.9], notes=crowded))
+    assert (scaling.speedup.value, scaling.efficiency.value) == (None, None)
 
 
 def test_a_report_shows_several_devices_beside_one_and_the_ideal_line() -> None:
     steps = [1.0, 1.01, 0.99]
-    _, told = scaled(
+    _, report = scaled(
         of_devices(1, 8, steps),
-        of_devices(2, 8, [each / 1.8 for each in steps]),
-        of_devices(4, 8, [each / 3 for each in steps]),
+        of_devices(2, 8, [step / 1.8 for step in steps]),
+        of_devices(4, 8, [step / 3 for step in steps]),
     )
-    assert rendered(told) == snapshot("""\
+    assert rendered(report) == snapshot("""\
 strategy | devices | beside | rate | speed-up | efficiency | memory a rank | slowest rank
 data-parallel | 2 | the same on one | 14.4 image/s | 1.800× [1.800, 1.800] | 90.0 % [90.0 %, 90.0 %] | \
 62.0 MiB | 0, 3 of 3 rounds
 data-parallel | 4 | the same on one | 24.0 image/s | 3.000× [2.999, 3.001] | 75.0 % [75.0 %, 75.0 %] | \
 62.0 MiB | 0, 3 of 3 rounds\
 """)
-    (plot,) = [plot for plot in told.plots if plot.name == "scaling"]
+    (plot,) = [plot for plot in report.plots if plot.name == "scaling"]
     (panel,) = plot.panels
     assert isinstance(panel, Sweeps)
     assert [(sweep.label, [point.size for point in sweep.points]) for sweep in panel.sweeps] == [
@@ -647,14 +660,14 @@ data-parallel | 4 | the same on one | 24.0 image/s | 3.000× [2.999, 3.001] | 75
 def test_a_speed_up_that_others_spoiled_is_in_doubt(disturbed: int) -> None:
     over: list[dict[str, Any]] = [{}, {}]
     over[disturbed] = {"notes": (note(NoteKind.OTHER_PROCESSES, cores=1.5),)}
-    alone, together = of_devices(1, 8, [8.5, 8.5], **over[0]), of_devices(2, 8, [0.1, 0.1], **over[1])
-    _, told = scaled(alone, together)
-    assert "85.00× [84.92, 85.08] ?" in rendered(told)
-    assert ("80.0 image/s contended" in rendered(told)) == bool(disturbed)
-    assert UNSURE in told.notes
+    single, together = of_devices(1, 8, [8.5, 8.5], **over[0]), of_devices(2, 8, [0.1, 0.1], **over[1])
+    _, report = scaled(single, together)
+    assert "85.00× [84.92, 85.08] ?" in rendered(report)
+    assert ("80.0 image/s contended" in rendered(report)) == bool(disturbed)
+    assert UNSURE in report.notes
 
 
-def rendered(told: RunReport) -> str:
-    (table,) = [each for each in told.tables if each.title == "Several devices beside one"]
+def rendered(report: RunReport) -> str:
+    (table,) = [table for table in report.tables if table.title == "Several devices beside one"]
     lines = [[column.name for column in table.columns], *([str(cell) for cell in row] for row in table.rows)]
     return "\n".join(" | ".join(line[1:]) for line in lines)

@@ -87,9 +87,9 @@ def test_a_name_that_is_too_long_is_reported(elsewhere: Path, tmp_path: Path, na
         f'[code]\nworkloads = ["{LONG}"]\nsources = ["{"y/" * 2500}"]\n'
     )
     arguments = command.format(run=elsewhere / "other/runs/copy", long=LONG).split()
-    done = accelbench(*arguments, cwd=tmp_path, code=code, **variables)
+    process = accelbench(*arguments, cwd=tmp_path, code=code, **variables)
     if code:
-        errors = [line.partition(":")[0] for line in done.stderr.splitlines()]
+        errors = [line.partition(":")[0] for line in process.stderr.splitlines()]
         assert errors[-2:] == ["error", "hint"]
 
 
@@ -115,9 +115,11 @@ def test_a_removed_working_folder_is_reported(tmp_path: Path) -> None:
     script = f'mkdir {tmp_path}/gone && cd {tmp_path}/gone && rmdir {tmp_path}/gone && exec "$@"'
     for verb, code in ((["report"], 5), (["validate"], 5), (["merge", "."], 5), (["run", *QUICK], 6)):
         command = ["sh", "-c", script, "sh", sys.executable, "-P", "-m", "benchbench.cli", *verb]
-        done = subprocess.run(command, env=environment(), capture_output=True, text=True, cwd=tmp_path)
-        assert [line.partition(":")[0] for line in done.stderr.splitlines()] == ["error", "hint"], done.stderr
-        assert done.returncode == code
+        process = subprocess.run(command, env=environment(), capture_output=True, text=True, cwd=tmp_path)
+        assert [line.partition(":")[0] for line in process.stderr.splitlines()] == ["error", "hint"], (
+            process.stderr
+        )
+        assert process.returncode == code
 
 
 @pytest.mark.real
@@ -129,10 +131,10 @@ def test_a_run_is_the_same_by_whatever_path_it_is_named(
     elsewhere: Path, tmp_path: Path, path: str, verb: str
 ) -> None:
     runs.store_run(tmp_path, a_run(id=OTHER))
-    (where, typed), (command, shown) = PATHS[path], VERBS[verb]
+    (folder, typed), (command, text) = PATHS[path], VERBS[verb]
     arguments = command.format(path=typed.format(root=elsewhere)).split()
-    done = accelbench(*arguments, "--results", str(tmp_path), cwd=elsewhere / where)
-    assert shown in done.stdout + done.stderr
+    process = accelbench(*arguments, "--results", str(tmp_path), cwd=elsewhere / folder)
+    assert text in process.stdout + process.stderr
     assert run_ids(tmp_path) == ([ID, OTHER] if verb == "merge" else [OTHER])
 
 
@@ -164,8 +166,8 @@ def files_of(folder: Path) -> dict[Path, bytes]:
 def test_python_takes_the_same_paths(
     elsewhere: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    where, typed = PATHS[path]
-    monkeypatch.chdir(elsewhere / where)
+    folder, typed = PATHS[path]
+    monkeypatch.chdir(elsewhere / folder)
     assert api.report(typed.format(root=elsewhere), results=tmp_path).run.info.id == ID
 
 

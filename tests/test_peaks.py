@@ -8,10 +8,10 @@ from benchbench.machine.peaks import TABLE, TERA, Peaks, peaks
 from benchbench.model.case import Dtype
 
 
-def known(name: str) -> Peaks:
-    found = peaks(name)
-    assert found
-    return found
+def peaks_of(name: str) -> Peaks:
+    device_peaks = peaks(name)
+    assert device_peaks
+    return device_peaks
 
 
 def table() -> list[dict[str, str]]:
@@ -41,7 +41,7 @@ def table() -> list[dict[str, str]]:
     ],
 )
 def test_a_framework_s_name_for_a_device_finds_its_peaks(name: str, device: str) -> None:
-    assert known(name).device == device
+    assert peaks_of(name).device == device
 
 
 @pytest.mark.parametrize(
@@ -57,22 +57,22 @@ def test_a_name_outside_the_table_is_unknown(name: str) -> None:
 
 
 def test_peaks_are_in_flops_and_bytes_a_second_by_what_is_multiplied() -> None:
-    found = known("NVIDIA H100 80GB HBM3")
-    assert found.flops_peak(Dtype.BFLOAT16) == 989e12
-    assert found.flops_peak(Dtype.AMP_BF16) == 989e12
-    assert found.flops_peak(Dtype.TF32) == 494.5e12
-    assert found.flops_peak(Dtype.FLOAT32) == 67e12
-    assert found.bytes_per_s == 3.35e12
+    h100 = peaks_of("NVIDIA H100 80GB HBM3")
+    assert h100.flops_peak(Dtype.BFLOAT16) == 989e12
+    assert h100.flops_peak(Dtype.AMP_BF16) == 989e12
+    assert h100.flops_peak(Dtype.TF32) == 494.5e12
+    assert h100.flops_peak(Dtype.FLOAT32) == 67e12
+    assert h100.bytes_per_s == 3.35e12
 
 
 def test_a_peak_the_table_does_not_hold_is_not_guessed() -> None:
-    v100, tpu = known("Tesla V100-SXM2-32GB"), known("TPU v5 lite")
+    v100, tpu = peaks_of("Tesla V100-SXM2-32GB"), peaks_of("TPU v5 lite")
     assert v100.flops_peak(Dtype.BFLOAT16) is None
     assert tpu.flops_peak(Dtype.FLOAT32) is None
 
 
 def test_float32_may_be_three_products_of_tf32_and_no_more() -> None:
-    h100, v100 = known("NVIDIA H100 80GB HBM3"), known("Tesla V100-SXM2-32GB")
+    h100, v100 = peaks_of("NVIDIA H100 80GB HBM3"), peaks_of("Tesla V100-SXM2-32GB")
     assert h100.flops_limit(Dtype.FLOAT32) == 494.5e12 / 3
     assert h100.flops_limit(Dtype.TF32) == 494.5e12
     assert v100.flops_limit(Dtype.FLOAT32) == 15.7e12
@@ -80,13 +80,13 @@ def test_float32_may_be_three_products_of_tf32_and_no_more() -> None:
 
 def test_no_device_multiplies_int8_slower_than_float16_but_blackwell_ultra() -> None:
     """Which has next to none of it; every other part doubles it, or has as much."""
-    both = [row for row in table() if row["int8"] and row["float16"]]
-    slower = {row["device"] for row in both if float(row["int8"]) < float(row["float16"])}
+    complete_rows = [row for row in table() if row["int8"] and row["float16"]]
+    slower = {row["device"] for row in complete_rows if float(row["int8"]) < float(row["float16"])}
     assert slower == {"NVIDIA GB300 SXM", "NVIDIA B300 SXM", "NVIDIA Rubin SXM"}
 
 
 def test_float16_may_be_summed_in_float16_twice_as_fast_on_geforce_alone() -> None:
-    geforce, ada = known("NVIDIA GeForce RTX 4080"), known("NVIDIA RTX 6000 Ada Generation")
+    geforce, ada = peaks_of("NVIDIA GeForce RTX 4080"), peaks_of("NVIDIA RTX 6000 Ada Generation")
     assert geforce.flops_limit(Dtype.FLOAT16, narrow_sums=True) == 2 * 97.5e12
     assert geforce.flops_limit(Dtype.FLOAT16) == 97.5e12
     assert geforce.flops_limit(Dtype.BFLOAT16, narrow_sums=True) == 97.5e12
@@ -94,7 +94,7 @@ def test_float16_may_be_summed_in_float16_twice_as_fast_on_geforce_alone() -> No
 
 
 def test_only_geforce_cards_may_exceed_their_datasheet_by_their_makers_clocks() -> None:
-    geforce, h100 = known("NVIDIA GeForce RTX 5090"), known("NVIDIA H100 80GB HBM3")
+    geforce, h100 = peaks_of("NVIDIA GeForce RTX 5090"), peaks_of("NVIDIA H100 80GB HBM3")
     assert (geforce.clock_margin, h100.clock_margin) == (1.1, 1.0)
 
 

@@ -86,12 +86,12 @@ def test_the_page_names_what_can_be_cut_into_stages() -> None:
 
     page = (ROOT / "docs/devices.md").read_text().partition("### Pipelines")[2].partition("###")[0]
     lines = [line.split("|")[1:4] for line in page.splitlines() if line.startswith("| `")]
-    told = {name: cells for names, *cells in lines for name in re.findall(r"`(\w+)`", names)}
-    assert told.keys() == {
+    cells_by_name = {name: cells for names, *cells in lines for name in re.findall(r"`(\w+)`", names)}
+    assert cells_by_name.keys() == {
         n for n, kind in EVERY.items() if Strategy.DATA_PARALLEL in kind.strategies("torch")
     }
-    assert {name for name, (torch, _) in told.items() if "–" not in torch} == offering("torch")
-    assert {name for name, (_, jax) in told.items() if "–" not in jax} == offering("jax")
+    assert {name for name, (torch, _) in cells_by_name.items() if "–" not in torch} == offering("torch")
+    assert {name for name, (_, jax) in cells_by_name.items() if "–" not in jax} == offering("jax")
     assert not offering("tensorflow")
 
 
@@ -113,8 +113,8 @@ def test_the_page_names_what_can_be_cut_into_stages() -> None:
 def test_a_plan_says_why_a_step_has_no_stages(backend: str, workload: str, reason: str | None) -> None:
     probe = a_probe(backend=backend)
     case = a_case(workload=workload, params={}, phase=Phase.TRAIN, backend=backend, placement=STAGES)
-    told = division_obstacle(case, EVERY[workload], probe, probe.devices[0])
-    assert told == (reason and (Status.UNSUPPORTED, reason))
+    obstacle = division_obstacle(case, EVERY[workload], probe, probe.devices[0])
+    assert obstacle == (reason and (Status.UNSUPPORTED, reason))
 
 
 @pytest.mark.parametrize("stages", [2, 4, 12])
@@ -129,17 +129,17 @@ def test_a_pipeline_is_verified_in_as_many_stages(stages: int) -> None:
 
 
 def test_a_report_has_what_stages_were_idle_beside_the_bubble() -> None:
-    told = note(NoteKind.PIPELINE, stages=2, micro_batches=8, share=1 / 9)
+    bubble = note(NoteKind.PIPELINE, stages=2, micro_batches=8, share=1 / 9)
     staged = a_case(placement=STAGES)
-    measured = combined(a_cost(), [(0, "cpu", a_measurement(notes=(told,))) for _ in range(2)])
-    run = replace(a_run([a_record(measured, case=staged)]), idle={staged.id: 0.25})
+    measurement = combined(a_cost(), [(0, "cpu", a_measurement(notes=(bubble,))) for _ in range(2)])
+    run = replace(a_run([a_record(measurement, case=staged)]), idle={staged.id: 0.25})
     (row,) = rows(run)
     assert row.notes[-1].text.startswith("a stage was idle for 25.0 % of a profiled step")
     assert flatten(row)["idle_share"] == 0.25
     document = report_document(run)
-    shown = columns_of(document, [table.title for table in document.tables].index("Ranks"))
-    assert (shown["bubble"], shown["idle"]) == (("11.1 %",), ("25.0 %",))
-    assert shown["strategy"] == ("pipeline",)
+    columns = columns_of(document, [table.title for table in document.tables].index("Ranks"))
+    assert (columns["bubble"], columns["idle"]) == (("11.1 %",), ("25.0 %",))
+    assert columns["strategy"] == ("pipeline",)
 
 
 @pytest.mark.parametrize(
@@ -157,11 +157,11 @@ def test_a_rank_without_a_loss_does_not_count(of_ranks: list[Any], loss: float) 
 
 
 def test_a_schedule_is_compared_with_one_device_which_has_none() -> None:
-    alone = a_case(workload="convnet_train", params={"batch": 16}, phase=Phase.TRAIN)
-    staged = replace(alone, params={"batch": 16, "schedule": "1f1b"}, placement=STAGES)
-    records = tuple(a_record(a_measurement(), case=case) for case in (alone, staged))
-    run = Run(info=a_run_info(plan=(alone, staged)), records=records)
-    assert [each.single.case for each in scalings(RunView(run))] == [alone]
+    single = a_case(workload="convnet_train", params={"batch": 16}, phase=Phase.TRAIN)
+    staged = replace(single, params={"batch": 16, "schedule": "1f1b"}, placement=STAGES)
+    records = tuple(a_record(a_measurement(), case=case) for case in (single, staged))
+    run = Run(info=a_run_info(plan=(single, staged)), records=records)
+    assert [scaling.single.case for scaling in scalings(RunView(run))] == [single]
 
 
 # Beside these, tests/test_parallel.py verifies the CNN and GPT-2 in stages, and nightly every network.
@@ -321,5 +321,5 @@ def test_a_stage_or_a_micro_batch_that_is_left_out_is_wrong(
     pytest.importorskip(backend)
     errors = fresh_verifier.errors_of([of_users(backend, name) for name in names])
     assert len(errors) == len(names)
-    told = [error.status if isinstance(error, Failure) else error for error in errors.values()]
-    assert told == ["wrong_result"] * len(names)
+    statuses = [error.status if isinstance(error, Failure) else error for error in errors.values()]
+    assert statuses == ["wrong_result"] * len(names)

@@ -36,11 +36,11 @@ FAKE = Target(name="fake", backend="fake", python=sys.executable)
 FLAGS = "--xla_cpu_multi_thread_eigen=false --xla_dump_to=/tmp/[x],y%"
 
 several = st.builds(
-    lambda hosts, each: Placement(hosts=hosts, devices=hosts * each, strategy=Strategy.DATA_PARALLEL),
+    lambda hosts, per_host: Placement(hosts=hosts, devices=hosts * per_host, strategy=Strategy.DATA_PARALLEL),
     st.integers(1, 64),
     st.integers(2, 64),
 )
-named = st.lists(st.integers(0, 99), min_size=2, max_size=8, unique=True).map(
+by_name = st.lists(st.integers(0, 99), min_size=2, max_size=8, unique=True).map(
     lambda numbers: Placement(
         devices=len(numbers),
         names=tuple(f"cuda:{number}" for number in numbers),
@@ -52,7 +52,7 @@ values = st.binary(max_size=20).map(lambda raw: raw.replace(b"\0", b"").decode(e
 variables = st.dictionaries(st.from_regex(r"[A-Za-z_][A-Za-z0-9_]*", fullmatch=True), values, max_size=3)
 
 
-@given(st.just(ONE_DEVICE) | several | named, variables, st.integers(0, 4096))
+@given(st.just(ONE_DEVICE) | several | by_name, variables, st.integers(0, 4096))
 def test_an_id_says_where_its_case_runs_and_is_read_back(
     placement: Placement, environment: dict[str, str], threads: int
 ) -> None:
@@ -72,8 +72,8 @@ def test_suffixes_are_as_documented() -> None:
     placement = Placement(hosts=2, devices=8, strategy=Strategy.DATA_PARALLEL)
     assert suffix(ONE_DEVICE, {}) == ""
     assert suffix(placement, {}) == "[hosts=2,devices=8,strategy=data-parallel]"
-    apart = Placement(devices=2, names=("cuda:0", "cuda:2"), strategy=Strategy.COLLECTIVE)
-    assert suffix(apart, {}) == "[devices=2,on=cuda:0+cuda:2,strategy=collective]"
+    split = Placement(devices=2, names=("cuda:0", "cuda:2"), strategy=Strategy.COLLECTIVE)
+    assert suffix(split, {}) == "[devices=2,on=cuda:0+cuda:2,strategy=collective]"
     assert suffix(ONE_DEVICE, {"XLA_FLAGS": FLAGS}) == (
         "[env:XLA_FLAGS=--xla_cpu_multi_thread_eigen=false%20--xla_dump_to=/tmp/%5Bx%5D%2Cy%25]"
     )
@@ -137,15 +137,17 @@ def counting(started: Counter[Template]) -> Callable[[Settings, UserCode | None]
 
 def times_of(case: Case, records: Sequence[Record]) -> set[float]:
     outcomes = [record.outcome for record in records if record.case.id == case.id]
-    return {round(step, 9) for each in outcomes if isinstance(each, Measurement) for step in each.steps_s}
+    return {
+        round(step, 9) for outcome in outcomes if isinstance(outcome, Measurement) for step in outcome.steps_s
+    }
 
 
 def test_each_environment_has_compile_caches_of_its_own_and_none_moves_our_code() -> None:
     transport = LocalTransport(Settings(threads=1))
     torch = replace(FAKE, name="torch", backend="torch")
 
-    def environment(**chosen: str) -> dict[str, str]:
-        return transport.scratch.environment(torch, Settings(threads=1), chosen)
+    def environment(**own_variables: str) -> dict[str, str]:
+        return transport.scratch.environment(torch, Settings(threads=1), own_variables)
 
     plain, flagged = environment(), environment(XLA_FLAGS="--x", PYTHONPATH="/elsewhere")
     assert flagged["XLA_FLAGS"] == "--x"
@@ -158,13 +160,13 @@ def test_each_environment_has_compile_caches_of_its_own_and_none_moves_our_code(
 def test_each_value_of_a_variable_makes_a_case_of_its_own_and_the_empty_one_is_the_usual_case(
     tmp_path: Path,
 ) -> None:
-    found = accelbench(
+    process = accelbench(
         "run", "-w", "surrounded", "-b", "fake", "--env", "STEP_S=,0.25,0.5", "--rounds", "1", cwd=tmp_path
     )
-    assert found.returncode == 0, found.stderr
+    assert process.returncode == 0, process.stderr
     run = read_run(next((tmp_path / "results/runs").iterdir()))
-    plain, *others = run.info.plan
-    assert [case.id.removeprefix(plain.id) for case in others] == ["[env:STEP_S=0.25]", "[env:STEP_S=0.5]"]
+    plain, *variants = run.info.plan
+    assert [case.id.removeprefix(plain.id) for case in variants] == ["[env:STEP_S=0.25]", "[env:STEP_S=0.5]"]
     assert [times_of(case, run.records) for case in run.info.plan] == [{0.001}, {0.25}, {0.5}]
 
 

@@ -27,9 +27,9 @@ SQUARES = Entry(
 )
 
 
-def probe(backend: str, *devices: Device, missing: dict[str, str] | None = None) -> Probe:
+def probe(backend: str, *devices: Device, reasons: dict[str, str] | None = None) -> Probe:
     target = Target(name=backend, backend=backend, python="python")
-    return Probe(target=target, version="1", devices=devices, missing=tuple((missing or {}).items()))
+    return Probe(target=target, version="1", devices=devices, missing=tuple((reasons or {}).items()))
 
 
 def planned(entry: Entry, *probes: Probe, **narrowed: object) -> Plan:
@@ -38,13 +38,13 @@ def planned(entry: Entry, *probes: Probe, **narrowed: object) -> Plan:
     return plan(select([suite], selection), selection, probes)
 
 
-def ids(found: Plan) -> list[str]:
-    return [case.id for case in found.cases]
+def ids(made_plan: Plan) -> list[str]:
+    return [case.id for case in made_plan.cases]
 
 
 def test_lists_are_axes_and_the_id_has_every_choice() -> None:
-    found = planned(SQUARES, probe("torch", CPU))
-    assert ids(found) == [
+    new_plan = planned(SQUARES, probe("torch", CPU))
+    assert ids(new_plan) == [
         "gemm(m=8,n=4,k=4)/float32/eager@torch:cpu",
         "gemm(m=16,n=4,k=4)/float32/eager@torch:cpu",
     ]
@@ -57,8 +57,10 @@ def test_sizes_adapt_to_the_class_of_the_device() -> None:
 
 
 def test_each_backend_runs_in_the_mode_its_users_usually_run() -> None:
-    found = planned(Entry(workload="gemm"), probe("torch", CPU), probe("tensorflow", CPU), probe("jax", CPU))
-    assert [(case.backend, case.mode) for case in found.cases] == [
+    new_plan = planned(
+        Entry(workload="gemm"), probe("torch", CPU), probe("tensorflow", CPU), probe("jax", CPU)
+    )
+    assert [(case.backend, case.mode) for case in new_plan.cases] == [
         ("torch", "eager"),
         ("tensorflow", "function"),
         ("jax", "jit"),
@@ -66,18 +68,20 @@ def test_each_backend_runs_in_the_mode_its_users_usually_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "device"),
+    ("device_name", "device"),
     [("cpu", "cpu"), ("gpu", "cuda:0"), ("cuda", "cuda:0"), ("gpu:1", "cuda:1"), ("accelerator", "cuda:0")],
 )
-def test_a_device_is_meant_by_name_kind_or_class(wanted: str, device: str) -> None:
-    found = planned(SQUARES, probe("torch", CPU, GPU0, GPU1), devices=(wanted,))
-    assert {case.device for case in found.cases} == {device}
+def test_a_device_is_meant_by_name_kind_or_class(device_name: str, device: str) -> None:
+    new_plan = planned(SQUARES, probe("torch", CPU, GPU0, GPU1), devices=(device_name,))
+    assert {case.device for case in new_plan.cases} == {device}
 
 
 def test_a_device_that_is_not_there_leaves_its_cases_out_with_the_frameworks_reason() -> None:
-    found = planned(SQUARES, probe("torch", CPU, missing={"cuda": "a CPU build"}), devices=("gpu",))
-    assert not found.cases
-    assert [(each.status, each.reason) for each in found.left_out] == [(Status.UNAVAILABLE, "a CPU build")]
+    new_plan = planned(SQUARES, probe("torch", CPU, reasons={"cuda": "a CPU build"}), devices=("gpu",))
+    assert not new_plan.cases
+    assert [(omission.status, omission.reason) for omission in new_plan.left_out] == [
+        (Status.UNAVAILABLE, "a CPU build")
+    ]
 
 
 def absent(backend: str) -> Probe:
@@ -92,9 +96,9 @@ def absent(backend: str) -> Probe:
 
 
 def test_a_backend_that_was_named_and_is_missing_leaves_its_cases_out_with_the_line_to_type() -> None:
-    found = planned(SQUARES, probe("torch", CPU), absent("jax"), backends=("torch", "jax"))
-    assert {case.backend for case in found.cases} == {"torch"}
-    assert {each.reason for each in found.left_out} == {"no jax → pip install jax"}
+    new_plan = planned(SQUARES, probe("torch", CPU), absent("jax"), backends=("torch", "jax"))
+    assert {case.backend for case in new_plan.cases} == {"torch"}
+    assert {omission.reason for omission in new_plan.left_out} == {"no jax → pip install jax"}
 
 
 def test_an_absent_backend_is_left_out_silently_unless_nothing_is_installed() -> None:
@@ -102,31 +106,35 @@ def test_an_absent_backend_is_left_out_silently_unless_nothing_is_installed() ->
     broken = replace(absent("jax"), status="broken")
     assert planned(SQUARES, probe("torch", CPU), broken).left_out
     nothing = planned(SQUARES, absent("torch"), absent("jax"))
-    assert {each.case.backend for each in nothing.left_out} == {"torch", "jax"}
+    assert {omission.case.backend for omission in nothing.left_out} == {"torch", "jax"}
 
 
 def test_a_plan_without_a_case_has_no_largest() -> None:
-    (found,) = plan_document(a_run_info(plan=(), left_out=(a_left_out(),))).tables
-    assert found.notes[-1] == "0 cases, 1 left out"
+    (table,) = plan_document(a_run_info(plan=(), left_out=(a_left_out(),))).tables
+    assert table.notes[-1] == "0 cases, 1 left out"
 
 
 def test_tf32_on_a_cpu_is_unsupported_with_a_reason() -> None:
-    found = planned(SQUARES, probe("torch", CPU), dtypes=(Dtype.TF32,))
-    assert not found.cases
-    assert {each.status for each in found.left_out} == {Status.UNSUPPORTED}
+    new_plan = planned(SQUARES, probe("torch", CPU), dtypes=(Dtype.TF32,))
+    assert not new_plan.cases
+    assert {omission.status for omission in new_plan.left_out} == {Status.UNSUPPORTED}
 
 
 @pytest.mark.parametrize(
     ("mode", "reason"), [("xla", "modes eager, compile"), ("jit", "modes eager, compile")]
 )
 def test_a_mode_another_backend_has_is_left_out_with_those_there_are(mode: str, reason: str) -> None:
-    found = planned(SQUARES, probe("torch", CPU), probe("tensorflow", CPU), probe("jax", CPU), modes=(mode,))
-    assert reason in next(each.reason for each in found.left_out if each.case.backend == "torch")
+    new_plan = planned(
+        SQUARES, probe("torch", CPU), probe("tensorflow", CPU), probe("jax", CPU), modes=(mode,)
+    )
+    assert reason in next(
+        omission.reason for omission in new_plan.left_out if omission.case.backend == "torch"
+    )
 
 
 def test_a_refused_mode_has_the_reason() -> None:
-    found = planned(SQUARES, probe("jax", CPU), probe("torch", CPU), modes=("eager",))
-    assert "jax.jit" in found.left_out[0].reason
+    new_plan = planned(SQUARES, probe("jax", CPU), probe("torch", CPU), modes=("eager",))
+    assert "jax.jit" in new_plan.left_out[0].reason
 
 
 @pytest.mark.parametrize(
@@ -151,13 +159,15 @@ def test_a_device_nobody_knows_is_an_error() -> None:
 
 
 def test_parameters_of_the_command_line_replace_those_of_the_suite() -> None:
-    found = planned(SQUARES, probe("torch", CPU), params={"m": [3]})
-    assert ids(found) == ["gemm(m=3,n=4,k=4)/float32/eager@torch:cpu"]
+    new_plan = planned(SQUARES, probe("torch", CPU), params={"m": [3]})
+    assert ids(new_plan) == ["gemm(m=3,n=4,k=4)/float32/eager@torch:cpu"]
 
 
 def test_workloads_narrow_the_suite_and_one_it_lacks_is_added_at_its_defaults() -> None:
-    found = planned(SQUARES, probe("torch", CPU), workloads=("attention",))
-    assert ids(found) == ["attention(batch=4,heads=8,length=512,dim=64,causal=false)/float32/eager@torch:cpu"]
+    new_plan = planned(SQUARES, probe("torch", CPU), workloads=("attention",))
+    assert ids(new_plan) == [
+        "attention(batch=4,heads=8,length=512,dim=64,causal=false)/float32/eager@torch:cpu"
+    ]
 
 
 def test_a_workload_that_a_suite_holds_on_accelerators_alone_is_added_on_cpus() -> None:
@@ -168,8 +178,8 @@ def test_a_workload_that_a_suite_holds_on_accelerators_alone_is_added_on_cpus() 
 
 def test_the_same_case_in_two_suites_is_planned_once() -> None:
     suites = [Suite(description="d", cases=[SQUARES], name=name) for name in ("a", "b")]
-    found = plan(select(suites, Selection()), Selection(), [probe("torch", CPU)])
-    assert len(found.cases) == 2
+    new_plan = plan(select(suites, Selection()), Selection(), [probe("torch", CPU)])
+    assert len(new_plan.cases) == 2
 
 
 def test_parameters_are_read_as_numbers_truth_values_and_words() -> None:
@@ -179,8 +189,8 @@ def test_parameters_are_read_as_numbers_truth_values_and_words() -> None:
 
 
 def test_sizes_that_are_tied_change_together() -> None:
-    found = planned(SQUARES, probe("torch", CPU), params={"m=n=k": [8, 16]})
-    assert ids(found) == [f"gemm(m={size},n={size},k={size})/float32/eager@torch:cpu" for size in (8, 16)]
+    new_plan = planned(SQUARES, probe("torch", CPU), params={"m=n=k": [8, 16]})
+    assert ids(new_plan) == [f"gemm(m={size},n={size},k={size})/float32/eager@torch:cpu" for size in (8, 16)]
     tied = Entry(workload="gemm", cpu=[{"m=n": [8, 16], "k": 4}])
     assert [case.params for case in planned(tied, probe("torch", CPU), params={"n": [2]}).cases] == [
         {"m": 8, "k": 4, "n": 2},
@@ -191,15 +201,15 @@ def test_sizes_that_are_tied_change_together() -> None:
 def test_a_parameter_that_is_tied_may_be_one_that_only_some_workloads_have() -> None:
     suite = Suite(description="d", cases=[Entry(workload="gemm"), Entry(workload="conv2d")], name="mine")
     selection = Selection(params={"m=batch": [2]})
-    found = plan(select([suite], selection), selection, [probe("torch", CPU)])
-    assert [(case.workload, case.params.get("m"), case.params.get("batch")) for case in found.cases] == [
+    new_plan = plan(select([suite], selection), selection, [probe("torch", CPU)])
+    assert [(case.workload, case.params.get("m"), case.params.get("batch")) for case in new_plan.cases] == [
         ("gemm", 2, None),
         ("conv2d", None, 2),
     ]
 
 
 @pytest.mark.parametrize(
-    ("params", "told"),
+    ("params", "expected"),
     [
         ({"m": [8]}, ["gemm: n=512 k=512 stay while m changes: -p m=n=k=… changes all"]),
         ({"m=n": [8, 16]}, ["gemm: k=512 stay while m=n changes: -p m=n=k=… changes all"]),
@@ -208,12 +218,12 @@ def test_a_parameter_that_is_tied_may_be_one_that_only_some_workloads_have() -> 
     ],
 )
 def test_sizes_that_stay_while_an_equal_one_changes_are_noted(
-    params: dict[str, list[int]], told: list[str]
+    params: dict[str, list[int]], expected: list[str]
 ) -> None:
     suite = Suite(description="d", cases=[Entry(workload="gemm", cpu=[{"m": 512, "n": 512, "k": 512}])])
     selection = Selection(params=params)  # type: ignore[arg-type]
-    found = plan(select([suite], selection), selection, [probe("torch", CPU)])
-    assert list(unchanged_sizes([suite], selection, found.cases)) == told
+    new_plan = plan(select([suite], selection), selection, [probe("torch", CPU)])
+    assert list(unchanged_sizes([suite], selection, new_plan.cases)) == expected
 
 
 @pytest.mark.parametrize("text", ["batch", "batch=", "=3", "m==3", "=m=3"])

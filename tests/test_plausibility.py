@@ -43,16 +43,16 @@ class Overwriting(FakeSession):
 
     overwrites = True
 
-    def overwrite(self, inputs: tuple[Any, ...], others: tuple[Any, ...]) -> None:
-        for ours, theirs in zip(inputs, others, strict=True):
+    def overwrite(self, inputs: tuple[Any, ...], sources: tuple[Any, ...]) -> None:
+        for ours, theirs in zip(inputs, sources, strict=True):
             ours[...] = theirs
 
 
 class Exchanging(Overwriting):
     """Programs that read fixed memory, as ONNX Runtime's."""
 
-    def exchange(self, inputs: tuple[Any, ...], others: tuple[Any, ...]) -> tuple[Any, ...]:
-        self.overwrite(inputs, others)
+    def exchange(self, inputs: tuple[Any, ...], sources: tuple[Any, ...]) -> tuple[Any, ...]:
+        self.overwrite(inputs, sources)
         return inputs
 
 
@@ -114,15 +114,15 @@ def kept_by(key_of: Callable[[Any], Any]) -> Wrap:
     """A program that returns its last output again if the key of its operands is the same."""
 
     def wrap(session: FakeSession, product: Product) -> Product:
-        kept: dict[Any, Any] = {}
+        results: dict[Any, Any] = {}
 
         def step(a: Any, b: Any) -> Any:
             session.spend(LOOKUP_S)
             key = key_of(a), key_of(b)
-            if key not in kept:
-                kept.clear()
-                kept[key] = product(a, b)
-            return kept[key]
+            if key not in results:
+                results.clear()
+                results[key] = product(a, b)
+            return results[key]
 
         return step
 
@@ -137,8 +137,8 @@ by_identity = kept_by(id)
 @pytest.mark.parametrize("session", SESSIONS)
 @pytest.mark.parametrize("warm", [False, True])
 def test_an_honest_program_is_measured(session: type[FakeSession], *, warm: bool) -> None:
-    found = measure(honest, session, warm=warm)
-    assert found.block_s[0] / found.iterations == pytest.approx(STEP_S)
+    samples = measure(honest, session, warm=warm)
+    assert samples.block_s[0] / samples.iterations == pytest.approx(STEP_S)
 
 
 @pytest.mark.parametrize("session", SESSIONS)
@@ -191,12 +191,12 @@ def test_rows_that_are_slow_only_while_no_cache_has_them_are_no_kept_results() -
 
 def test_a_difference_of_some_microseconds_is_no_kept_result() -> None:
     def slightly_slower(session: FakeSession, product: Product) -> Product:
-        seen: set[bytes] = set()
+        inputs_seen: set[bytes] = set()
         session_spend = session.spend
 
         def step(a: Any, b: Any) -> Any:
-            if a.tobytes() not in seen:
-                seen.add(a.tobytes())
+            if a.tobytes() not in inputs_seen:
+                inputs_seen.add(a.tobytes())
                 session_spend(5e-6)
             session_spend(1e-6)
             return a @ b
@@ -265,13 +265,13 @@ def test_a_torch_program_that_keeps_its_output_by_version_is_implausible() -> No
     session = backend.open("cpu", Dtype.FLOAT32, "eager", 1)
     runner = build(backend, session, work, Dtype.FLOAT32)
     product = runner.compiled
-    kept: dict[Any, Any] = {}
+    results: dict[Any, Any] = {}
 
     def by_version(a: Any, b: Any) -> Any:
         key = a.data_ptr(), a._version, b.data_ptr(), b._version
-        if key not in kept:
-            kept[key] = product(a, b)
-        return kept[key]
+        if key not in results:
+            results[key] = product(a, b)
+        return results[key]
 
     outcomes: list[tuple[Any, AbstractContextManager[Any]]] = [
         (product, nullcontext()),

@@ -26,8 +26,8 @@ def doing(step_s: float, **cost: Any) -> Measurement:
     return a_measurement(iterations=1, block_s=(step_s,) * 5, cost=a_cost(**({"bytes": 1} | cost)))
 
 
-def fault(measured: Measurement, device: str = H100, **case: Any) -> str:
-    return implausible(a_case(**({"dtype": Dtype.BFLOAT16} | case)), device, [measured])
+def fault(measurement: Measurement, device: str = H100, **case: Any) -> str:
+    return implausible(a_case(**({"dtype": Dtype.BFLOAT16} | case)), device, [measurement])
 
 
 @pytest.mark.parametrize(
@@ -48,9 +48,9 @@ def test_flops_beyond_the_datasheet_and_what_algorithms_save_are_not_believed(
     workload: str, params: dict[str, int], times: float, believed: bool
 ) -> None:
     saved = None if workload == "somebodys_fft" else workload_at(workload, params).multiplications_saved
-    measured = doing(1.0, flops=int(times * 989e12), multiplications_saved=saved)
-    found = fault(measured, workload=workload, params=params)
-    assert (found == "") == believed
+    measurement = doing(1.0, flops=int(times * 989e12), multiplications_saved=saved)
+    message = fault(measurement, workload=workload, params=params)
+    assert (message == "") == believed
 
 
 def test_the_message_names_both_rates_the_dtype_and_the_device() -> None:
@@ -71,9 +71,9 @@ def test_two_devices_do_twice_as_much_as_one(times: float, believed: bool) -> No
     two = Placement(devices=2, strategy=Strategy.DATA_PARALLEL)
     for work in ({"flops": int(times * 989e12)}, {"flops": 0, "bytes": int(times * (3.35e12 + 2**28))}):
         case = a_case(device="cuda:0", dtype=Dtype.BFLOAT16, placement=two)
-        found = implausible(case, H100, [doing(1.0, **work)])
-        assert (found == "") == believed
-        assert believed or "2 × NVIDIA H100 SXM" in found
+        message = implausible(case, H100, [doing(1.0, **work)])
+        assert (message == "") == believed
+        assert believed or "2 × NVIDIA H100 SXM" in message
 
 
 def test_what_a_collective_moves_is_of_one_device() -> None:
@@ -109,8 +109,8 @@ def test_what_fits_a_cache_may_be_faster_than_the_memory() -> None:
 
 @pytest.mark.parametrize("step_s", [0.0, 1e-320])
 def test_a_step_without_a_finite_rate_is_not_believed(step_s: float) -> None:
-    found = fault(doing(step_s), device="Example CPU")
-    assert found == f"a step of {step_s:g} s gives no finite rate"
+    message = fault(doing(step_s), device="Example CPU")
+    assert message == f"a step of {step_s:g} s gives no finite rate"
 
 
 def test_a_rate_of_zero_is_not_believed() -> None:
@@ -123,39 +123,39 @@ def blocks(*seconds: float) -> Measurement:
 
 def test_work_that_only_a_few_blocks_wait_for_is_not_believed() -> None:
     queued, waiting = [1e-5] * 299, [1.0]  # a queue that is full after 300 launches
-    found = fault(blocks(*queued, *waiting), device="Example CPU")
-    assert found == (
+    message = fault(blocks(*queued, *waiting), device="Example CPU")
+    assert message == (
         "a few blocks hold most of the time, the mean is 334× the median: "
         "the others did not wait for their work, or the machine stood still"
     )
 
 
 def test_an_interruption_among_even_blocks_is_a_note() -> None:
-    measured = blocks(*[1e-3] * 299, 20e-3)  # the scheduler gave the core away once
-    assert not fault(measured, device="Example CPU")
-    assert [n.text for n in interruption_notes([measured, blocks(*[1e-3] * 300)])] == [
+    measurement = blocks(*[1e-3] * 299, 20e-3)  # the scheduler gave the core away once
+    assert not fault(measurement, device="Example CPU")
+    assert [n.text for n in interruption_notes([measurement, blocks(*[1e-3] * 300)])] == [
         "a few blocks were interrupted for long, in 1 of 2 rounds"
     ]
 
 
 def test_fewer_than_a_hundred_blocks_have_no_99th_percentile() -> None:
-    measured = blocks(*[1e-5] * 98, 1.0)
-    assert not fault(measured, device="Example CPU")
-    assert [n.text for n in interruption_notes([measured])] == []
+    measurement = blocks(*[1e-5] * 98, 1.0)
+    assert not fault(measurement, device="Example CPU")
+    assert [n.text for n in interruption_notes([measurement])] == []
 
 
 @pytest.mark.parametrize("spread", [0.01, 0.1, 0.5, 1.0])
 def test_heavy_tails_alone_are_believed(spread: float) -> None:
     source = np.random.default_rng(11)
     for _ in range(20):
-        drawn = source.lognormal(-7, spread, 500)
-        assert not fault(blocks(*map(float, drawn)), device="Example CPU")
+        times = source.lognormal(-7, spread, 500)
+        assert not fault(blocks(*map(float, times)), device="Example CPU")
 
 
 def test_one_process_that_cannot_be_believed_spoils_the_case() -> None:
     wild = doing(1.0, flops=10**15)
-    found = implausible(a_case(dtype=Dtype.BFLOAT16), H100, [doing(1.0), wild, doing(1.0)])
-    assert found.endswith("SXM (1 of 3 rounds)")
+    message = implausible(a_case(dtype=Dtype.BFLOAT16), H100, [doing(1.0), wild, doing(1.0)])
+    assert message.endswith("SXM (1 of 3 rounds)")
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_a_perfect_speed_up_is_believed(alone_s: float, count: int) -> None:
 def a_wild_run(step_s: float = 1.0, **over: Any) -> Run:
     case: Case = a_case(dtype=Dtype.BFLOAT16, device="cuda:0")
     outcomes = [doing(step_s, flops=10**15) for _ in range(3)]
-    records = [a_record(each, case=case, round=n, device_model=H100) for n, each in enumerate(outcomes)]
+    records = [a_record(outcome, case=case, round=n, device_model=H100) for n, outcome in enumerate(outcomes)]
     return a_run(records, **over)
 
 

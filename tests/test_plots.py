@@ -23,11 +23,11 @@ from tests.test_exporters import a_typical_run
     [("throughput", "wrong_result"), ("training", "out_of_memory"), ("latency", "wrong_result")],
 )
 def test_a_plot_shows_the_status_of_cases_without_a_number(plot: str, status: str) -> None:
-    written = texts(Svg().export(report_document(a_typical_run()))[f"{plot}.svg"])
-    assert {status, "torch eager"} <= set(written)
+    labels = texts(Svg().export(report_document(a_typical_run()))[f"{plot}.svg"])
+    assert {status, "torch eager"} <= set(labels)
 
 
-def drawn(document: Document) -> list[Plot]:
+def plots_of(document: Document) -> list[Plot]:
     """Plots with panels; without ceilings there is no roofline."""
     return [plot for plot in document.plots if plot.panels]
 
@@ -41,7 +41,7 @@ def test_panels_of_one_picture_have_one_kind_of_unit() -> None:
     copy = {"cost": a_cost(flops=0, bytes=10**9, items=1, item="copy")}
     copy_records = some_rounds(0.02, 0.021, case=a_case(workload="copy", params={"n": 9}), **copy)
     run = a_typical_run()
-    plots = drawn(report_document(a_run([*run.records, *copy_records])))
+    plots = plots_of(report_document(a_run([*run.records, *copy_records])))
     units = {plot.name: {getattr(panel, "unit", "s") for panel in plot.panels} for plot in plots}
     assert units == {
         "throughput": {"FLOP/s"},
@@ -55,12 +55,12 @@ def test_the_bar_of_a_collective_is_its_link_rate() -> None:
     over_two = Placement(devices=2, strategy=Strategy.COLLECTIVE)
     case = a_case(workload="all_reduce", params={"n": 9}, placement=over_two)
     cost = a_cost(flops=0, bytes=3 * 10**9, link_bytes=10**9, items=1, item="element")
-    (bar,) = bars(drawn(report_document(a_run(some_rounds(0.5, case=case, cost=cost))))[0])
+    (bar,) = bars(plots_of(report_document(a_run(some_rounds(0.5, case=case, cost=cost))))[0])
     assert bar.value == pytest.approx(2e9)
 
 
 def test_the_fastest_is_first_and_cases_without_a_number_are_last() -> None:
-    throughput, training, latency = drawn(report_document(a_typical_run()))
+    throughput, training, latency = plots_of(report_document(a_typical_run()))
     assert [bar.label for bar in bars(training)] == ["jax jit", "tensorflow function", "torch eager"]
     assert [bar.value for bar in bars(throughput)][-1] is None
     assert isinstance(latency.panels[0], Strips)
@@ -75,7 +75,7 @@ def bars(plot: Plot) -> tuple[Bar, ...]:
 
 def test_a_plot_has_hardware_versions_and_date() -> None:
     document = report_document(a_typical_run())
-    for plot, content in zip(drawn(document), Svg().export(document).values(), strict=True):
+    for plot, content in zip(plots_of(document), Svg().export(document).values(), strict=True):
         assert plot.facts[0] == "Example CPU, 2 of 2 threads"
         assert "torch 2.13.0" in plot.facts[1]
         assert plot.facts[2] == "2026-01-02T03:04:05Z, run 20260102-030405-abcd"
@@ -135,11 +135,11 @@ def test_a_case_without_a_headline_shows_its_samples() -> None:
 
 
 def test_the_title_names_the_fastest_and_undecided_bars_are_hollow() -> None:
-    other = a_case(backend="jax", mode="jit")
-    decided = report_document(a_run([*some_rounds(1, 1.001, 0.999), *some_rounds(2, 2.001, 2, case=other)]))
-    undecided = report_document(a_run([*some_rounds(1, 1.3, 0.8), *some_rounds(0.9, 1.2, 1.1, case=other)]))
+    jax = a_case(backend="jax", mode="jit")
+    decided = report_document(a_run([*some_rounds(1, 1.001, 0.999), *some_rounds(2, 2.001, 2, case=jax)]))
+    undecided = report_document(a_run([*some_rounds(1, 1.3, 0.8), *some_rounds(0.9, 1.2, 1.1, case=jax)]))
     for document, is_undecided in ((decided, False), (undecided, True)):
-        for plot in drawn(document):
+        for plot in plots_of(document):
             assert "torch" in plot.title
             assert plot.shared.endswith("(less is better) · float32 · cpu") or plot.name != "latency"
             assert [panel.title for panel in plot.panels] == ["gemm  m=64 n=64 k=64"]
@@ -168,7 +168,7 @@ def test_processes_that_disagree_are_drawn_one_by_one_in_pictures_and_pages() ->
 def test_a_picture_has_one_kind_of_scale_and_titles_on_one_line() -> None:
     wide = some_rounds(0.001, 0.2, 0.21, case=a_case(workload="a" * 200))
     document = report_document(a_run([*some_rounds(1, 1.1, 1.2), *wide]))
-    for plot in drawn(document):
+    for plot in plots_of(document):
         layout = layout_of(plot)
         titles = [line.text for line in layout.texts if line.role is Role.PANEL]
         assert len(titles) == len(plot.panels)

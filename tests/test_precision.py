@@ -30,35 +30,35 @@ TOLD = np.array([0.9, 0.97, 1.0, 1.03, 1.2])
 @pytest.mark.parametrize("count", [1, 3, 5])
 def test_the_share_of_right_trials_is_that_of_all_draws(count: int) -> None:
     draws = [median(draw) for draw in product(TOLD, repeat=count)]
-    right = sum(0.95 <= each <= 1.05 for each in draws) / len(draws)
+    right = sum(0.95 <= draw <= 1.05 for draw in draws) / len(draws)
     assert share_within(0.05, TOLD, np.array([count]))[0] == pytest.approx(right)
 
 
 def test_more_processes_help_a_tool_that_is_right_on_average_and_no_other() -> None:
     way = Way("accelbench", "quick", True, by_policy(POLICIES["quick"]))
-    each = Shown(way, TOLD, 1.0, Cost(2.0, 3.0))
+    tool = Shown(way, TOLD, 1.0, Cost(2.0, 3.0))
     assert share_within(0.05, TOLD, np.array([5]))[0] < 0.9 <= share_within(0.05, TOLD, np.array([7]))[0]
-    assert wall_s(0.05, each, TOLD) == 2.0 + 3.0 * 7
-    assert wall_s(0.05, each, TOLD * 1.2) == np.inf
+    assert wall_s(0.05, tool, TOLD) == 2.0 + 3.0 * 7
+    assert wall_s(0.05, tool, TOLD * 1.2) == np.inf
 
 
 @pytest.mark.real
 def test_the_best_of_the_others_is_what_accelbench_is_held_against() -> None:
     measure = by_policy(POLICIES["quick"])
     exact, cost_of = np.ones(5), Cost(0.0, 6.0)
-    found = [
+    trials = [
         Shown(Way("accelbench", "quick", True, measure), exact, 1.0, cost_of),
         Shown(Way("pyperf", "3 values", True, measure), exact, 1.0, Cost(0.0, 8.0)),
         Shown(Way("pyperf", "10 values", False, measure), exact, 1.0, Cost(0.0, 4.0)),
     ]
-    assert (ranked(0.01, found, own=True)["first"], ranked(0.01, found, own=True)["q50"]) == (1.0, 0.75)
-    assert (ranked(0.01, found, own=False)["first"], ranked(0.01, found, own=False)["q50"]) == (0.0, 1.5)
+    assert (ranked(0.01, trials, own=True)["first"], ranked(0.01, trials, own=True)["q50"]) == (1.0, 0.75)
+    assert (ranked(0.01, trials, own=False)["first"], ranked(0.01, trials, own=False)["q50"]) == (0.0, 1.5)
 
 
 def test_a_command_that_starts_processes_has_a_fixed_cost() -> None:
-    made = [Made("gemm", "pyperf", 9.0, (1.0,)), Made("gemm", "pyperf", 29.0, (1.0,) * 6)]
-    assert cost(made) == Cost(fixed_s=5.0, each_s=4.0)
-    assert cost(made[:1]) == Cost(fixed_s=0.0, each_s=9.0)
+    trials = [Made("gemm", "pyperf", 9.0, (1.0,)), Made("gemm", "pyperf", 29.0, (1.0,) * 6)]
+    assert cost(trials) == Cost(fixed_s=5.0, each_s=4.0)
+    assert cost(trials[:1]) == Cost(fixed_s=0.0, each_s=9.0)
 
 
 def test_drift_is_divided_out_and_warm_up_is_not() -> None:

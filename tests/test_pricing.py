@@ -60,8 +60,8 @@ def test_a_cpu_that_its_framework_does_not_name_has_the_price_of_the_machine_s()
 )
 def test_the_whole_name_counts_and_of_patterns_the_first(device: str, price: float | None) -> None:
     amounts = {"*H100*": 3.0, "*H100 P*": 9.0, "NVIDIA H100 80GB HBM3": 2.0}
-    known = Prices(currency="EUR", per_hour=amounts | {"NVIDIA A10?": 4.0, "Graphics [1234]": 5.0})
-    assert known.price_of(device) == price
+    prices = Prices(currency="EUR", per_hour=amounts | {"NVIDIA A10?": 4.0, "Graphics [1234]": 5.0})
+    assert prices.price_of(device) == price
 
 
 @pytest.mark.parametrize(
@@ -85,12 +85,12 @@ def test_several_devices_have_their_own_price_or_that_of_one_so_often(
 
 def test_a_row_of_several_devices_costs_what_all_of_them_do() -> None:
     two = Placement(devices=2, strategy=Strategy.DATA_PARALLEL)
-    measured = a_measurement(cost=a_cost(items=3))
+    measurement = a_measurement(cost=a_cost(items=3))
     case = a_case(device="cuda:0", placement=two)
-    (row,) = rows(a_run([a_record(measured, case=case, device_model="Example GPU")]), prices=EUROS)
-    found = flatten(row)
-    assert found["price_per_hour"] == 1.0
-    assert found["items_per_cost"] == pytest.approx(3 / 1e-3 * 3600 / 1.0)
+    (row,) = rows(a_run([a_record(measurement, case=case, device_model="Example GPU")]), prices=EUROS)
+    fields = flatten(row)
+    assert fields["price_per_hour"] == 1.0
+    assert fields["items_per_cost"] == pytest.approx(3 / 1e-3 * 3600 / 1.0)
 
 
 @given(
@@ -105,8 +105,8 @@ def test_twice_the_price_is_half_the_items(rate: float, price: float, times: int
 
 
 def test_what_is_typed_goes_before_the_file_and_may_leave_the_currency_to_it() -> None:
-    found = parse_prices(["Example CPU = 2", "a=b*=1.25"], EUROS)
-    assert found == Prices(currency="EUR", per_hour={"Example CPU": 2.0, "a=b*": 1.25, "Example*": 0.5})
+    prices = parse_prices(["Example CPU = 2", "a=b*=1.25"], EUROS)
+    assert prices == Prices(currency="EUR", per_hour={"Example CPU": 2.0, "a=b*": 1.25, "Example*": 0.5})
     assert parse_prices([], EUROS) == EUROS
     again = parse_prices(["Example*=7"], Prices(currency="EUR", per_hour={"*": 1.0, "Example*": 0.5}))
     assert again
@@ -157,18 +157,18 @@ def test_a_currency_cannot_break_the_table() -> None:
 
 @pytest.mark.real
 def test_report_reads_the_nearest_file_and_what_is_typed_goes_first(tmp_path: Path) -> None:
-    def found(*arguments: str) -> set[tuple[float | None, str | None]]:
-        done = accelbench("report", "--format", "json", *arguments, cwd=tmp_path)
-        return {(row["price_per_hour"], row["currency"]) for row in json.loads(done.stdout)["rows"]}
+    def prices_shown(*arguments: str) -> set[tuple[float | None, str | None]]:
+        process = accelbench("report", "--format", "json", *arguments, cwd=tmp_path)
+        return {(row["price_per_hour"], row["currency"]) for row in json.loads(process.stdout)["rows"]}
 
     accelbench("run", "-b", "fake", "-d", "cpu", "-w", "gemm", "--rounds", "1", cwd=tmp_path)
-    assert found() == {(None, None)}
+    assert prices_shown() == {(None, None)}
     (tmp_path / "accelbench.toml").write_text("[price]\ncurrency = 'USD'\n[price.per-hour]\n'*' = 3\n")
-    assert found() == {(3.0, "USD")}
-    assert found("--price", "*=1.5 USD") == {(1.5, "USD")}
+    assert prices_shown() == {(3.0, "USD")}
+    assert prices_shown("--price", "*=1.5 USD") == {(1.5, "USD")}
     table = accelbench("report", "--format", "markdown", cwd=tmp_path).stdout
     assert "| per cost |" in table
     (tmp_path / "accelbench.toml").write_text("[price]\ncurrency = 3\n")
-    done = accelbench("run", "-b", "fake", "-d", "cpu", "--format", "json", cwd=tmp_path, code=2)
-    assert "accelbench.toml" in done.stderr
+    process = accelbench("run", "-b", "fake", "-d", "cpu", "--format", "json", cwd=tmp_path, code=2)
+    assert "accelbench.toml" in process.stderr
     assert len(list((tmp_path / "results/runs").iterdir())) == 1

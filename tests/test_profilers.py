@@ -29,121 +29,121 @@ def profiled(cwd: Path, backend: str, *work: str) -> tuple[dict[str, Any], Any]:
 
     On CPUs without VNNI TensorFlow uses oneDNN only when told to, and no allocator that records.
     """
-    own = {**BRIEFLY, "ACCELBENCH_WORKLOADS": "", "TF_ENABLE_ONEDNN_OPTS": "1"}
-    accelbench(*ONCE, "-b", backend, *work, cwd=cwd, **own)
+    variables = {**BRIEFLY, "ACCELBENCH_WORKLOADS": "", "TF_ENABLE_ONEDNN_OPTS": "1"}
+    accelbench(*ONCE, "-b", backend, *work, cwd=cwd, **variables)
     (row,) = rows(cwd)
     assert row["status"] == "ok"
     assert not [note for note in row["notes"] if note.startswith("profile:")]
-    shown = json.loads(accelbench("profile", "--format", "json", cwd=cwd).stdout)
-    (found,) = shown["tables"]
-    assert sum(each["self_s"] for each in found["rows"]) + found["idle_s"] == pytest.approx(found["step_s"])
-    assert all(0 <= each["self_s"] <= each["total_s"] * 1.000001 for each in found["rows"])
-    names = [name for name in found["traces"] if name.endswith(".trace.json.gz")]
+    data = json.loads(accelbench("profile", "--format", "json", cwd=cwd).stdout)
+    (table,) = data["tables"]
+    assert sum(row["self_s"] for row in table["rows"]) + table["idle_s"] == pytest.approx(table["step_s"])
+    assert all(0 <= row["self_s"] <= row["total_s"] * 1.000001 for row in table["rows"])
+    names = [name for name in table["traces"] if name.endswith(".trace.json.gz")]
     traces = [json.loads(gzip.decompress(next(cwd.rglob(name)).read_bytes())) for name in names[:1]]
-    return found, traces[0] if traces else None
+    return table, traces[0] if traces else None
 
 
 def trained(cwd: Path, backend: str) -> dict[str, Any]:
     """Of a training step of a small network."""
-    found, trace = profiled(cwd, backend, *TRAIN)
-    assert {"convolution", "matrix product"} <= set(found["kinds"])
+    table, trace = profiled(cwd, backend, *TRAIN)
+    assert {"convolution", "matrix product"} <= set(table["kinds"])
     assert trace["traceEvents"]
-    return found
+    return table
 
 
-def calls(found: dict[str, Any]) -> dict[str, float]:
-    return {each["name"]: each["calls"] for each in found["rows"]}
+def calls(table: dict[str, Any]) -> dict[str, float]:
+    return {row["name"]: row["calls"] for row in table["rows"]}
 
 
-def has_calls(found: dict[str, Any], part: str, expected: int) -> bool:
+def has_calls(table: dict[str, Any], part: str, expected: int) -> bool:
     """Whether operators so named ran so often a step, or the profile itself says that events were lost.
 
     A busy machine makes a profiler lose some. At either end of the recording each of a step's calls may be
     cut off untold.
     """
-    counted = sum(count for name, count in calls(found).items() if part in name)
-    told = any("may have lost events" in note for note in found["notes"])
-    print(f"{part}: {counted} calls a step of {found['steps']}, not {expected}; {found['notes']}")
-    return abs(counted - expected) * found["steps"] <= CUT_OFF * expected or (told and counted > 0)
+    total = sum(count for name, count in calls(table).items() if part in name)
+    has_lost_events = any("may have lost events" in note for note in table["notes"])
+    print(f"{part}: {total} calls a step of {table['steps']}, not {expected}; {table['notes']}")
+    return abs(total - expected) * table["steps"] <= CUT_OFF * expected or (has_lost_events and total > 0)
 
 
 @pytest.mark.real
 def test_torch_profiler(tmp_path: Path) -> None:
-    found = trained(tmp_path, "torch")
-    assert calls(found)["aten::convolution_backward"] == 2
-    assert calls(found)["Optimizer.step#SGD.step"] == 1
-    flops = {each["name"]: each["flops"] for each in found["rows"]}
+    table = trained(tmp_path, "torch")
+    assert calls(table)["aten::convolution_backward"] == 2
+    assert calls(table)["Optimizer.step#SGD.step"] == 1
+    flops = {row["name"]: row["flops"] for row in table["rows"]}
     assert flops["aten::addmm"] == 2 * 2 * (4096 * 512 + 512 * 10)
-    assert found["memory_peak_bytes"] > 0
-    assert any(each["allocated_bytes"] for each in found["rows"])
+    assert table["memory_peak_bytes"] > 0
+    assert any(row["allocated_bytes"] for row in table["rows"])
 
 
 @pytest.mark.nightly
 @pytest.mark.real
 def test_torch_s_ranks_are_profiled_together(tmp_path: Path) -> None:
-    found, _ = profiled(tmp_path, "torch", "-w", "all_reduce", "-p", "n=1021", "--world", "2")
-    assert calls(found)["gloo:all_reduce"] == 1
-    assert [each["rank"] for each in found["ranks"]] == [0, 1]
-    assert all(0 < each["exposed_s"] <= each["communication_s"] <= each["step_s"] for each in found["ranks"])
-    assert {name.rpartition("-")[2].split(".")[1] for name in found["traces"]} == {"rank0", "rank1"}
+    table, _ = profiled(tmp_path, "torch", "-w", "all_reduce", "-p", "n=1021", "--world", "2")
+    assert calls(table)["gloo:all_reduce"] == 1
+    assert [rank["rank"] for rank in table["ranks"]] == [0, 1]
+    assert all(0 < rank["exposed_s"] <= rank["communication_s"] <= rank["step_s"] for rank in table["ranks"])
+    assert {name.rpartition("-")[2].split(".")[1] for name in table["traces"]} == {"rank0", "rank1"}
 
 
 @pytest.mark.nightly
 @pytest.mark.real
 def test_of_torch_s_pipeline_each_stage_tells_how_long_it_computed(tmp_path: Path) -> None:
     stages = ("--world", "2", "--strategy", "pipeline", "-p", "batch=4", "-p", "accumulate=2")
-    found, _ = profiled(tmp_path, "torch", "-w", "convnet_train", *stages)
-    assert calls(found)["Forward"] == calls(found)["Backward"] == 2
-    assert all(0 < each["computing_s"] < each["step_s"] for each in found["ranks"])
+    table, _ = profiled(tmp_path, "torch", "-w", "convnet_train", *stages)
+    assert calls(table)["Forward"] == calls(table)["Backward"] == 2
+    assert all(0 < rank["computing_s"] < rank["step_s"] for rank in table["ranks"])
     (row,) = rows(tmp_path)
-    computing = [each["computing_s"] / each["step_s"] for each in found["ranks"]]
+    computing = [rank["computing_s"] / rank["step_s"] for rank in table["ranks"]]
     assert row["idle_share"] == pytest.approx(1 - sum(computing) / 2)
 
 
 @pytest.mark.real
 def test_tensorflow_profiler(tmp_path: Path) -> None:
-    found = trained(tmp_path, "tensorflow")
-    assert has_calls(found, "Conv2DBackpropFilter", 2)
+    table = trained(tmp_path, "tensorflow")
+    assert has_calls(table, "Conv2DBackpropFilter", 2)
     # Of four weights and four biases. On a busy machine the count was seen to differ from 8 without a note,
     # for a reason not known yet (docs/profiling.md); has_calls prints what it sees.
-    assert any(has_calls(found, "ResourceApplyMomentum", updates) for updates in range(4, 9))
-    assert found["memory_peak_bytes"] > 0
-    assert any(name.endswith(".xplane.pb.gz") for name in found["traces"])
+    assert any(has_calls(table, "ResourceApplyMomentum", updates) for updates in range(4, 9))
+    assert table["memory_peak_bytes"] > 0
+    assert any(name.endswith(".xplane.pb.gz") for name in table["traces"])
 
 
 @pytest.mark.real
 def test_jax_profiler(tmp_path: Path) -> None:
-    found = trained(tmp_path, "jax")
-    assert has_calls(found, "convolution", 5)  # two forward, three back
-    assert any(name.endswith(".xplane.pb.gz") for name in found["traces"])
+    table = trained(tmp_path, "jax")
+    assert has_calls(table, "convolution", 5)  # two forward, three back
+    assert any(name.endswith(".xplane.pb.gz") for name in table["traces"])
 
 
 @pytest.mark.real
 def test_onnx_runtime_s_profiler(tmp_path: Path) -> None:
-    found, trace = profiled(tmp_path, "onnxruntime", "-w", "attention", "-p", "length=64")
-    assert calls(found)["Softmax"] == 1
-    assert sum(count for name, count in calls(found).items() if "MatMul" in name) == 2
-    assert "matrix product" in found["kinds"]
-    assert all(each["bytes"] for each in found["rows"])
-    assert sum(event["name"] == "model_run" for event in trace) == found["steps"] + WARM_STEPS
+    table, trace = profiled(tmp_path, "onnxruntime", "-w", "attention", "-p", "length=64")
+    assert calls(table)["Softmax"] == 1
+    assert sum(count for name, count in calls(table).items() if "MatMul" in name) == 2
+    assert "matrix product" in table["kinds"]
+    assert all(row["bytes"] for row in table["rows"])
+    assert sum(event["name"] == "model_run" for event in trace) == table["steps"] + WARM_STEPS
     assert [path.name for path in tmp_path.iterdir()] == ["results"]
 
 
 @pytest.mark.real
 def test_openvino_s_counters(tmp_path: Path) -> None:
     pytest.importorskip("openvino")
-    found, trace = profiled(tmp_path, "openvino", "-w", "convnet_infer", "-p", "batch=2")
+    table, trace = profiled(tmp_path, "openvino", "-w", "convnet_infer", "-p", "batch=2")
     assert trace is None  # counters have no timeline
-    assert calls(found)["Convolution"] == 2
-    assert {"convolution", "matrix product"} <= set(found["kinds"])
-    assert not any("lost events" in note for note in found["notes"])
-    shown = accelbench("profile", cwd=tmp_path).stdout
-    assert "of the time\n" in shown  # and no number of gaps
-    assert "LONGEST KERNEL" in shown
+    assert calls(table)["Convolution"] == 2
+    assert {"convolution", "matrix product"} <= set(table["kinds"])
+    assert not any("lost events" in note for note in table["notes"])
+    output = accelbench("profile", cwd=tmp_path).stdout
+    assert "of the time\n" in output  # and no number of gaps
+    assert "LONGEST KERNEL" in output
 
 
 @pytest.mark.parametrize(
-    ("events", "asked", "given"),
+    ("events", "requested", "limit"),
     [
         (0, (1000, 1), (1000, 1)),
         (100, (4, 20), (4, 20)),
@@ -153,9 +153,9 @@ def test_openvino_s_counters(tmp_path: Path) -> None:
     ],
 )
 def test_a_profile_has_so_many_events_at_most_or_one_step(
-    events: int, asked: tuple[int, int], given: tuple[int, int]
+    events: int, requested: tuple[int, int], limit: tuple[int, int]
 ) -> None:
-    assert limit_events(events, *asked) == given
+    assert limit_events(events, *requested) == limit
 
 
 STEPS_OF = 60  # small operators, none of which is fused with the next
@@ -165,15 +165,15 @@ def compiled(backend: str, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
     if backend == "torch":
         return step
     module: Any = import_module(backend)
-    made: Callable[[Any], Any] = module.jit(step) if backend == "jax" else module.function(step)
-    return made
+    compiled: Callable[[Any], Any] = module.jit(step) if backend == "jax" else module.function(step)
+    return compiled
 
 
 def a_session_and_step(backend: str) -> tuple[Session, Callable[[], Any]]:
     """A session on the CPU, and a step of `STEPS_OF` products."""
     pytest.importorskip(backend)
-    found = load_class("benchbench.backends", backend, Backend)()  # type: ignore[type-abstract]
-    session = found.open("cpu", Dtype.FLOAT32, found.modes[0], THREADS)
+    framework = load_class("benchbench.backends", backend, Backend)()  # type: ignore[type-abstract]
+    session = framework.open("cpu", Dtype.FLOAT32, framework.modes[0], THREADS)
     x = session.put(np.eye(8, dtype=np.float32))
 
     def products(y: Any) -> Any:
@@ -193,6 +193,6 @@ def test_the_events_of_a_step_are_counted_before_it_is_profiled(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     session, step = a_session_and_step(backend)
-    found = session.events_of(step)
-    assert STEPS_OF <= found < 100 * STEPS_OF
+    events = session.events_of(step)
+    assert STEPS_OF <= events < 100 * STEPS_OF
     assert not list(tmp_path.iterdir())

@@ -22,9 +22,9 @@ HOSTILE = "<script>`|*[x](y)\x1b[31m\u202e\n@you #1"
 
 
 def a_table(
-    *found: Operator, measured_s: float | None = 0.01, case: Any = None, **over: Any
+    *operators: Operator, measured_s: float | None = 0.01, case: Any = None, **over: Any
 ) -> OperatorTable:
-    profile = a_profile(*found, **over)
+    profile = a_profile(*operators, **over)
     return operator_table(a_profiled(profile, case=case or a_case()), profile, measured_s)
 
 
@@ -50,22 +50,22 @@ def test_the_kind_of_an_operator_follows_from_its_name(names: str, expected: Kin
 
 
 def test_an_unknown_number_of_gaps_is_not_shown() -> None:
-    counted = replace(a_table().gaps, count=0, longest_s=0.0, median_s=0.0, after="")
-    for gaps, told in ((counted, ""), (replace(counted, total_s=0.0), "; 0 gaps")):
-        (shown,) = profile_document([replace(a_table(), gaps=gaps)], 5, HERE).tables
-        assert shown.facts[-1] == f"operators were running 90.0 % of the time{told}"
+    uncounted = replace(a_table().gaps, count=0, longest_s=0.0, median_s=0.0, after="")
+    for gaps, text in ((uncounted, ""), (replace(uncounted, total_s=0.0), "; 0 gaps")):
+        (table,) = profile_document([replace(a_table(), gaps=gaps)], 5, HERE).tables
+        assert table.facts[-1] == f"operators were running 90.0 % of the time{text}"
 
 
 def test_a_table_is_of_one_step_and_adds_up() -> None:
-    found = a_table()
-    assert found.step_s == 0.01
-    assert {row.name: row.self_s for row in found.rows} == pytest.approx(
+    table = a_table()
+    assert table.step_s == 0.01
+    assert {row.name: row.self_s for row in table.rows} == pytest.approx(
         {"aten::convolution": 0.007, "aten::relu": 0.002}
     )
-    assert [row.share for row in found.rows] == pytest.approx([0.7, 0.2])
-    assert [row.calls for row in found.rows] == [1, 1]
-    assert sum(row.self_s for row in found.rows) + found.idle_s == pytest.approx(found.step_s)
-    assert found.kinds == pytest.approx({"convolution": 0.007, "elementwise": 0.002})
+    assert [row.share for row in table.rows] == pytest.approx([0.7, 0.2])
+    assert [row.calls for row in table.rows] == [1, 1]
+    assert sum(row.self_s for row in table.rows) + table.idle_s == pytest.approx(table.step_s)
+    assert table.kinds == pytest.approx({"convolution": 0.007, "elementwise": 0.002})
 
 
 def test_a_table_of_a_device_is_of_the_time_on_the_device() -> None:
@@ -87,38 +87,40 @@ def test_a_table_of_a_device_is_of_the_time_on_the_device() -> None:
 def test_a_step_disturbed_by_the_profiler_or_the_machine_is_noted(
     plain_s: float | None, measured_s: float | None, notes: list[str]
 ) -> None:
-    found = a_table(measured_s=measured_s, plain_step_s=(plain_s,) * 3 if plain_s else ())
-    assert [note.partition(":")[0] for note in found.notes] == notes
+    table = a_table(measured_s=measured_s, plain_step_s=(plain_s,) * 3 if plain_s else ())
+    assert [note.partition(":")[0] for note in table.notes] == notes
 
 
 def test_a_few_slow_steps_are_no_fault_of_the_profiler() -> None:
-    found = a_table(step_s=(0.01,) * 9 + (0.1,), plain_step_s=(0.01,) * 10, measured_s=0.01)
-    (note,) = found.notes
+    table = a_table(step_s=(0.01,) * 9 + (0.1,), plain_step_s=(0.01,) * 10, measured_s=0.01)
+    (note,) = table.notes
     assert note == "the mean step is 90% longer than the median: a few of them were delayed"
 
 
 @pytest.mark.parametrize(
-    ("calls", "steps", "told"),
+    ("calls", "steps", "is_noted"),
     [(80, 10, False), (78, 10, False), (77, 10, True), (73, 10, True), (14, 3, False), (5, 10, True)],
 )
-def test_parts_of_a_call_are_events_that_were_lost(calls: int, steps: int, told: bool) -> None:
-    found = a_table(an_operator("mm", 0.05, calls=calls), an_operator("relu", 0.0005, calls=5), steps=steps)
-    lost = [note for note in found.notes if "lost" in note]
-    assert lost == ([f"mm ran {calls / steps:.2f} times a step: the profiler may have lost events"] * told)
+def test_parts_of_a_call_are_events_that_were_lost(calls: int, steps: int, is_noted: bool) -> None:
+    table = a_table(an_operator("mm", 0.05, calls=calls), an_operator("relu", 0.0005, calls=5), steps=steps)
+    lost = [note for note in table.notes if "lost" in note]
+    assert lost == (
+        [f"mm ran {calls / steps:.2f} times a step: the profiler may have lost events"] * is_noted
+    )
 
 
 def test_the_operator_that_slowed_is_named_first_with_its_part_of_the_difference() -> None:
     ref = a_table(an_operator("clamp", 0.02), an_operator("mm", 0.06))
     new = a_table(an_operator("clamp", 0.062), an_operator("mm", 0.0605), wall_s=0.14)
-    found = difference(ref, new)
-    assert found.change_s == pytest.approx(0.004)
-    assert [(each.name, each.kind) for each in found.changes] == [
+    comparison = difference(ref, new)
+    assert comparison.change_s == pytest.approx(0.004)
+    assert [(change.name, change.kind) for change in comparison.changes] == [
         ("clamp", "elementwise"),
         ("mm", "matrix product"),
     ]
-    assert found.changes[0].change_s == pytest.approx(0.0042)
-    assert found.changes[0].share == pytest.approx(1.05)
-    assert found.explained == pytest.approx(1.0625)
+    assert comparison.changes[0].change_s == pytest.approx(0.0042)
+    assert comparison.changes[0].share == pytest.approx(1.05)
+    assert comparison.explained == pytest.approx(1.0625)
 
 
 def test_operators_that_only_one_side_has_are_aligned_by_kind() -> None:
@@ -128,7 +130,7 @@ def test_operators_that_only_one_side_has_are_aligned_by_kind() -> None:
         an_operator("convolution", 0.01),
         an_operator("sort", 0.02),
     )
-    changes = {each.name: each for each in difference(ref, new).changes}
+    changes = {change.name: change for change in difference(ref, new).changes}
     merged = changes["aten::mkldnn_convolution → convolution (ynn_fusion) and 1 more"]
     assert merged.kind == "convolution"
     assert [merged.ref_s, merged.new_s] == pytest.approx([0.005, 0.004])
@@ -148,18 +150,18 @@ def tables(draw: st.DrawFn) -> OperatorTable:
 def test_operators_and_idle_time_add_up_to_the_whole_difference(
     ref: OperatorTable, new: OperatorTable
 ) -> None:
-    found = difference(ref, new)
-    total = sum(each.change_s for each in found.changes) + found.idle_change_s
-    assert total == pytest.approx(found.change_s, abs=1e-12)
-    sizes = [abs(each.change_s) for each in found.changes]
+    comparison = difference(ref, new)
+    total = sum(change.change_s for change in comparison.changes) + comparison.idle_change_s
+    assert total == pytest.approx(comparison.change_s, abs=1e-12)
+    sizes = [abs(change.change_s) for change in comparison.changes]
     assert sizes == sorted(sizes, reverse=True)
 
 
 @given(tables(), tables())
 def test_the_other_way_round_every_change_has_the_other_sign(ref: OperatorTable, new: OperatorTable) -> None:
     there, back = difference(ref, new), difference(new, ref)
-    assert sorted(each.change_s for each in there.changes) == pytest.approx(
-        sorted(-each.change_s for each in back.changes), abs=1e-12
+    assert sorted(change.change_s for change in there.changes) == pytest.approx(
+        sorted(-change.change_s for change in back.changes), abs=1e-12
     )
 
 
@@ -167,18 +169,18 @@ def test_the_same_case_of_two_runs_is_a_pair_and_so_are_two_cases_alone() -> Non
     torch, jax = a_table(), a_table(case=a_case(backend="jax", mode="jit"))
     assert pairs([torch, jax], [jax]) == [(jax, jax)]
     assert pairs([torch], [jax]) == [(torch, jax)]
-    other = a_table(case=a_case(params={"m": 1}))
+    table = a_table(case=a_case(params={"m": 1}))
     with pytest.raises(UsageError, match="No case was profiled in both runs"):
-        pairs([torch, other], [jax])
+        pairs([torch, table], [jax])
 
 
 def test_cases_are_chosen_by_parts_of_their_id_or_by_a_pattern() -> None:
-    found = [a_profiled(), a_profiled(case=a_case(backend="jax", mode="jit"))]
-    assert select_profiles(found, ()) == found
-    assert select_profiles(found, ("@jax",)) == select_profiles(found, ("gemm*jit@*",)) == found[1:]
+    profiles = [a_profiled(), a_profiled(case=a_case(backend="jax", mode="jit"))]
+    assert select_profiles(profiles, ()) == profiles
+    assert select_profiles(profiles, ("@jax",)) == select_profiles(profiles, ("gemm*jit@*",)) == profiles[1:]
     assert select_profiles([], ("@jax",)) == []
     with pytest.raises(UsageError, match="No profiled case matches tensorflow"):
-        select_profiles(found, ("tensorflow",))
+        select_profiles(profiles, ("tensorflow",))
 
 
 def test_a_difference_shows_both_sides_and_how_much_is_explained() -> None:
@@ -207,34 +209,34 @@ total                     10.0 ms  14.0 ms  +4.00 ms  100 %
 
 
 def test_a_difference_within_the_noise_is_not_explained() -> None:
-    found = difference(a_table(), a_table(wall_s=0.101))
-    shown = rendered(differences_document([found], 5))
-    assert "nothing to explain" in shown
-    assert "explain 1" not in shown
+    comparison = difference(a_table(), a_table(wall_s=0.101))
+    output = rendered(differences_document([comparison], 5))
+    assert "nothing to explain" in output
+    assert "explain 1" not in output
 
 
 def test_nothing_in_a_name_becomes_markup_or_acts_on_the_terminal() -> None:
     case = a_case(workload=HOSTILE, target=HOSTILE)
     profile = a_profile(an_operator(HOSTILE, 0.05), profiler=HOSTILE, traces=(HOSTILE,))
-    found = operator_table(a_profiled(profile, case=case), profile, None)
-    change = difference(found, a_table(an_operator("other", 0.01)))
-    for shown in (
-        rendered(profile_document([found], 5, HERE), "markdown"),
+    table = operator_table(a_profiled(profile, case=case), profile, None)
+    change = difference(table, a_table(an_operator("other", 0.01)))
+    for output in (
+        rendered(profile_document([table], 5, HERE), "markdown"),
         rendered(differences_document([change], 5), "markdown"),
     ):
-        assert "<script>" not in shown
-        assert "[x](y)" not in shown
-    terminal = rendered(profile_document([found], 5, HERE))
+        assert "<script>" not in output
+        assert "[x](y)" not in output
+    terminal = rendered(profile_document([table], 5, HERE))
     assert not {"\x1b", "\u202e"} & set(terminal)
 
 
 def test_markdown_has_a_table_for_each_case() -> None:
-    shown = rendered(profile_document([a_table(), a_table()], 1, HERE), "markdown")
-    assert shown.count("| operator |") == 2
-    assert "| aten::convolution | convolution | 1 | 7.00 ms | 70.0 % | 7.00 ms |" in shown
+    output = rendered(profile_document([a_table(), a_table()], 1, HERE), "markdown")
+    assert output.count("| operator |") == 2
+    assert "| aten::convolution | convolution | 1 | 7.00 ms | 70.0 % | 7.00 ms |" in output
 
 
 def test_a_profile_of_one_operator_shows_no_rest() -> None:
     profile: Profile = a_profile(an_operator("only", 0.1))
-    found = operator_table(a_profiled(profile), profile, None)
-    assert "others" not in rendered(profile_document([found], 1, HERE))
+    table = operator_table(a_profiled(profile), profile, None)
+    assert "others" not in rendered(profile_document([table], 1, HERE))

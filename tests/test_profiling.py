@@ -34,41 +34,41 @@ UNEVEN = ("-w", "uneven", "-p", "n=32")  # the fake backend computes it: a small
 
 
 def tables(cwd: Path, *arguments: str) -> list[dict[str, Any]]:
-    shown = json.loads(accelbench("profile", *arguments, "--format", "json", cwd=cwd).stdout)
-    found: list[dict[str, Any]] = shown["tables"]
-    return found
+    data = json.loads(accelbench("profile", *arguments, "--format", "json", cwd=cwd).stdout)
+    tables: list[dict[str, Any]] = data["tables"]
+    return tables
 
 
 @pytest.mark.real
 def test_a_profiled_run_shows_each_case_by_operator_and_keeps_the_trace(tmp_path: Path) -> None:
-    done = accelbench(*FAKE, "-w", "uneven,honest", "-p", "n=32", cwd=tmp_path)
-    assert "product 67%, clamp 22%, abs 11%" in done.stderr
-    assert "next: accelbench profile" in done.stderr
+    process = accelbench(*FAKE, "-w", "uneven,honest", "-p", "n=32", cwd=tmp_path)
+    assert "product 67%, clamp 22%, abs 11%" in process.stderr
+    assert "next: accelbench profile" in process.stderr
     honest, uneven = tables(tmp_path)
     assert [row["name"] for row in honest["rows"]] == ["simulated"]
-    found = {row["name"]: row["self_s"] for row in uneven["rows"]}
-    assert found == pytest.approx({"product": 3e-3, "clamp": 1e-3, "abs": 0.5e-3})
-    assert list(found) == ["product", "clamp", "abs"]
+    seconds = {row["name"]: row["self_s"] for row in uneven["rows"]}
+    assert seconds == pytest.approx({"product": 3e-3, "clamp": 1e-3, "abs": 0.5e-3})
+    assert list(seconds) == ["product", "clamp", "abs"]
     assert uneven["step_s"] == pytest.approx(uneven["measured_s"]) == pytest.approx(4.5e-3)
     (name,) = uneven["traces"]
     (path,) = tmp_path.rglob(name)
     events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
     assert len(events) == 3 * uneven["steps"]
-    shown = accelbench("profile", "-c", "uneven", "--top", "1", cwd=tmp_path).stdout
-    assert str(path.relative_to(tmp_path)) in shown
-    assert "2 others" in shown
-    assert "honest" not in shown
+    output = accelbench("profile", "-c", "uneven", "--top", "1", cwd=tmp_path).stdout
+    assert str(path.relative_to(tmp_path)) in output
+    assert "2 others" in output
+    assert "honest" not in output
 
 
 @pytest.mark.real
 def test_the_operator_that_was_slowed_is_named_first_between_two_runs(tmp_path: Path) -> None:
     for slow in ("none", "clamp"):
         accelbench(*FAKE, *UNEVEN, "-p", f"slow={slow}", cwd=tmp_path)
-    shown = json.loads(accelbench("profile", "latest~1", "latest", "--format", "json", cwd=tmp_path).stdout)
-    (found,) = shown["differences"]
-    assert found["changes"][0]["name"] == "clamp"
-    assert found["changes"][0]["share"] == pytest.approx(1)
-    assert found["change_s"] == pytest.approx(3e-3)
+    data = json.loads(accelbench("profile", "latest~1", "latest", "--format", "json", cwd=tmp_path).stdout)
+    (difference,) = data["differences"]
+    assert difference["changes"][0]["name"] == "clamp"
+    assert difference["changes"][0]["share"] == pytest.approx(1)
+    assert difference["change_s"] == pytest.approx(3e-3)
     lines = accelbench("profile", "latest~1", "latest", cwd=tmp_path).stdout.splitlines()
     assert lines[lines.index(next(line for line in lines if line.startswith("OPERATOR"))) + 1].startswith(
         "clamp"
@@ -89,13 +89,16 @@ def test_the_operator_that_was_slowed_is_named_first_between_two_runs(tmp_path: 
 def test_a_profiler_that_fails_costs_the_profile_never_the_timing(
     tmp_path: Path, how: str, reason: str
 ) -> None:
-    done = accelbench(*FAKE, "-w", "unprofilable,honest", "-p", f"how={how}", cwd=tmp_path)
-    assert reason in done.stderr
-    found = {row["workload"]: row for row in rows(tmp_path)}
-    assert {name: row["status"] for name, row in found.items()} == {"unprofilable": "ok", "honest": "ok"}
-    assert found["unprofilable"]["latency_s"] == pytest.approx(1e-3)
-    assert f"profile: {reason}" in found["unprofilable"]["notes"]
-    assert not any("profile" in note for note in found["honest"]["notes"])
+    process = accelbench(*FAKE, "-w", "unprofilable,honest", "-p", f"how={how}", cwd=tmp_path)
+    assert reason in process.stderr
+    by_workload = {row["workload"]: row for row in rows(tmp_path)}
+    assert {name: row["status"] for name, row in by_workload.items()} == {
+        "unprofilable": "ok",
+        "honest": "ok",
+    }
+    assert by_workload["unprofilable"]["latency_s"] == pytest.approx(1e-3)
+    assert f"profile: {reason}" in by_workload["unprofilable"]["notes"]
+    assert not any("profile" in note for note in by_workload["honest"]["notes"])
     shown = accelbench("profile", cwd=tmp_path)
     assert "honest" in shown.stdout
     assert reason in shown.stderr
@@ -103,8 +106,8 @@ def test_a_profiler_that_fails_costs_the_profile_never_the_timing(
 
 @pytest.mark.real
 def test_a_failed_case_is_not_profiled(tmp_path: Path) -> None:
-    done = accelbench(*FAKE, "-w", "crashing,honest", cwd=tmp_path, code=4)
-    assert "profiled       crashing" not in done.stderr
+    process = accelbench(*FAKE, "-w", "crashing,honest", cwd=tmp_path, code=4)
+    assert "profiled       crashing" not in process.stderr
     assert len(tables(tmp_path)) == 1
 
 
@@ -119,14 +122,14 @@ def test_the_error_of_a_run_without_profiles_has_the_command(
     tmp_path: Path, arguments: tuple[str, ...], code: int, message: str, hint: str
 ) -> None:
     runs.store_run(tmp_path / "results", a_run())
-    done = accelbench(*arguments, cwd=tmp_path, code=code)
-    assert message in done.stderr
-    assert hint in done.stderr
+    process = accelbench(*arguments, cwd=tmp_path, code=code)
+    assert message in process.stderr
+    assert hint in process.stderr
 
 
 def test_a_pattern_without_a_case_and_runs_without_a_common_one_are_mistakes(tmp_path: Path) -> None:
     for number, workloads in enumerate((["honest", "gemm"], ["uneven"])):
-        records = [a_record(case=a_case(workload=each)) for each in workloads]
+        records = [a_record(case=a_case(workload=workload)) for workload in workloads]
         run = runs.store_run(tmp_path / "results", a_run(records, id=f"2026010{number}-030405-abcd"))
         for record in records:
             keep(run, a_profiled(case=record.case))
@@ -134,8 +137,8 @@ def test_a_pattern_without_a_case_and_runs_without_a_common_one_are_mistakes(tmp
     assert "--case" in accelbench("profile", "latest~1", "latest", cwd=tmp_path, code=2).stderr
 
 
-def keep(run: Path, found: Profiled, **traces: bytes) -> list[Path]:
-    _, files = artifacts.profile_files(found, traces)
+def keep(run: Path, profiled: Profiled, **traces: bytes) -> list[Path]:
+    _, files = artifacts.profile_files(profiled, traces)
     for name, content in files.items():
         disk.save(run / artifacts.ARTIFACTS / name, content)
     return [run / artifacts.ARTIFACTS / name for name in files]
@@ -143,20 +146,20 @@ def keep(run: Path, found: Profiled, **traces: bytes) -> list[Path]:
 
 @pytest.mark.parametrize("outcome", [a_profile(an_operator("f", 0.1, flops=1.5)), a_failure(log="…")])
 def test_a_stored_profile_is_read_back_as_it_was(tmp_path: Path, outcome: Profile | Failure) -> None:
-    found = a_profiled(outcome)
-    keep(tmp_path, found)
-    assert artifacts.read_profiles(tmp_path) == ([found], [])
+    profiled = a_profiled(outcome)
+    keep(tmp_path, profiled)
+    assert artifacts.read_profiles(tmp_path) == ([profiled], [])
 
 
 def test_traces_are_compressed_once_and_named_after_the_case(tmp_path: Path) -> None:
     packed = gzip.compress(b"a")
     keep(tmp_path, a_profiled(), **{"trace.json.gz": packed, "xplane.pb": b"b"})
-    ((stored,), _) = artifacts.read_profiles(tmp_path)
-    assert isinstance(stored.outcome, Profile)
-    contents = [(tmp_path / artifacts.ARTIFACTS / name).read_bytes() for name in stored.outcome.traces]
+    ((profiled,), _) = artifacts.read_profiles(tmp_path)
+    assert isinstance(profiled.outcome, Profile)
+    contents = [(tmp_path / artifacts.ARTIFACTS / name).read_bytes() for name in profiled.outcome.traces]
     assert [gzip.decompress(content) for content in contents] == [b"a", b"b"]
     assert all(
-        name.startswith("gemm-m=64,n=64,k=64-float32-eager-torch-cpu-") for name in stored.outcome.traces
+        name.startswith("gemm-m=64,n=64,k=64-float32-eager-torch-cpu-") for name in profiled.outcome.traces
     )
 
 
@@ -164,9 +167,9 @@ def test_a_case_of_any_name_stays_in_its_folder_and_apart_from_others(tmp_path: 
     names = ["../../up", "/etc", "a b", "a/b", "x" * 500, "\ud800", "日本", "\n"]
     for name in names:
         keep(tmp_path, a_profiled(case=a_case(workload=name)), **{"trace.json": b"{}"})
-    stored, damaged = artifacts.read_profiles(tmp_path)
+    profiles, damaged = artifacts.read_profiles(tmp_path)
     assert not damaged
-    assert len(stored) == len(names)
+    assert len(profiles) == len(names)
     assert {path.parent for path in tmp_path.rglob("*.gz")} == {tmp_path / artifacts.ARTIFACTS}
 
 
@@ -190,8 +193,8 @@ def test_a_profile_that_cannot_be_is_damaged_and_costs_only_itself(
     keep(tmp_path, a_profiled(case=a_case(workload="other")))
     fields = json.loads(path.read_bytes())
     path.write_text(json.dumps(fields | {"outcome": fields["outcome"] | change}))
-    stored, damaged = artifacts.read_profiles(tmp_path)
-    assert [each.case.workload for each in stored] == ["other"]
+    profiles, damaged = artifacts.read_profiles(tmp_path)
+    assert [profile.case.workload for profile in profiles] == ["other"]
     assert path.name in damaged[0]
 
 
@@ -219,17 +222,17 @@ def test_a_profile_of_a_newer_version_is_unreadable(tmp_path: Path) -> None:
 def test_as_many_steps_are_profiled_as_take_half_a_second_within_bounds(
     step_s: float, iterations: int, expected: tuple[int, int]
 ) -> None:
-    measured = a_measurement(block_s=(step_s * iterations,) * 5, iterations=iterations)
-    assert recording.profiled_blocks(measured) == expected
+    measurement = a_measurement(block_s=(step_s * iterations,) * 5, iterations=iterations)
+    assert recording.profiled_blocks(measurement) == expected
 
 
 class FakePool:
     """Answers a profile job, and the job of reading a trace elsewhere, as told."""
 
-    def __init__(self, reply: Any, read: Answer) -> None:
+    def __init__(self, reply: Any, later_answer: Answer) -> None:
         self.stages_s: dict[str, float] = {}
         self.asked: list[dict[str, Any]] = []
-        self._reply, self._read = reply, read
+        self._reply, self._read = reply, later_answer
 
     def run_case(self, case: Any, job: dict[str, Any]) -> tuple[Answer, str]:
         self.asked.append(job)
@@ -246,16 +249,16 @@ RECORDING = {"profiler": "torch_xla.debug.profiler 2.9", "steps": 3, "step_s": [
 
 
 def passed(pool: FakePool) -> tuple[Profiled, dict[str, bytes]]:
-    (found,) = recording.profile_cases(pool, [a_record()], lambda text: None)  # type: ignore[arg-type]
-    return found
+    (profiled,) = recording.profile_cases(pool, [a_record()], lambda text: None)  # type: ignore[arg-type]
+    return profiled
 
 
 def test_a_trace_that_its_worker_cannot_read_is_read_by_another() -> None:
     profile = a_profile(traces=("xplane.pb",))
     reply = {"recording": RECORDING, "plain_step_s": [0.0098] * 10}
     pool = FakePool(reply, Answer({"profile": asdict(profile)}, files={"xplane.pb": b"moved"}))
-    found, traces = passed(pool)
-    assert found.outcome == profile
+    profiled, traces = passed(pool)
+    assert profiled.outcome == profile
     assert traces == {"xplane.pb": b"moved"}
     assert pool.asked[1]["recording"] == RECORDING
     assert pool.read_from == TRACES
@@ -263,7 +266,7 @@ def test_a_trace_that_its_worker_cannot_read_is_read_by_another() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reply", "read", "message"),
+    ("reply", "later_answer", "message"),
     [
         (
             {"recording": RECORDING},
@@ -281,8 +284,10 @@ def test_a_trace_that_its_worker_cannot_read_is_read_by_another() -> None:
         ),
     ],
 )
-def test_an_unusable_profile_is_a_failure_with_the_reason(reply: Any, read: Answer, message: str) -> None:
-    profiled, traces = passed(FakePool(reply, read))
+def test_an_unusable_profile_is_a_failure_with_the_reason(
+    reply: Any, later_answer: Answer, message: str
+) -> None:
+    profiled, traces = passed(FakePool(reply, later_answer))
     assert isinstance(profiled.outcome, Failure)
     assert message in profiled.outcome.message
     assert not traces

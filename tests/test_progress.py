@@ -61,16 +61,18 @@ def two_sides(*pairs: tuple[LeftOut, LeftOut]) -> list[RunInfo]:
 
 
 def test_a_case_that_two_sides_leave_out_is_listed_once_with_the_side_that_cannot_run_it() -> None:
-    other = a_case(mode="compile", device="cuda:0")
-    both = a_left_out(), a_left_out(case=other)
+    compiled = a_case(mode="compile", device="cuda:0")
+    omissions = a_left_out(), a_left_out(case=compiled)
     waits = a_left_out(status=Status.SKIPPED, reason="its counterpart cannot run: no GPU")
-    one = waits, a_left_out(case=other, reason="no GPU")
-    each = a_left_out(reason="no"), a_left_out(case=other, reason="never")
-    assert left_out_summary(two_sides(both, both)) == [
+    other_omissions = waits, a_left_out(case=compiled, reason="no GPU")
+    omissions_by_reason = a_left_out(reason="no"), a_left_out(case=compiled, reason="never")
+    assert left_out_summary(two_sides(omissions, omissions)) == [
         "left out: 2 on torch:cuda:0, unavailable: this torch is a CPU build"
     ]
-    assert left_out_summary(two_sides(one)) == ["left out: 1 on torch:cuda:0 (B), unavailable: no GPU"]
-    assert left_out_summary(two_sides(each)) == [
+    assert left_out_summary(two_sides(other_omissions)) == [
+        "left out: 1 on torch:cuda:0 (B), unavailable: no GPU"
+    ]
+    assert left_out_summary(two_sides(omissions_by_reason)) == [
         "left out: 1 on torch:cuda:0 (A), unavailable: no; on torch:cuda:0 (B), unavailable: never"
     ]
 
@@ -112,10 +114,10 @@ def test_on_a_terminal_there_is_a_bar_with_the_time_left(tmp_path: Path) -> None
     assert "1 ok" in text
 
 
-def screen(written: str) -> list[str]:
+def screen(output: str) -> list[str]:
     """Lines that remain on a terminal, with the control sequences that Rich uses."""
     lines, row = [""], 0
-    for part in re.split(r"(\x1b\[[0-9;?]*[a-zA-Z]|\r|\n)", written):
+    for part in re.split(r"(\x1b\[[0-9;?]*[a-zA-Z]|\r|\n)", output):
         if part == "\n":
             row += 1
             lines += [""] * (row + 1 - len(lines))
@@ -135,22 +137,22 @@ def on_a_terminal(folder: Path, *arguments: str, code: int = 0, **variables: str
     environ = environment(TERM="xterm", **folders_for(arguments), **variables)
     with subprocess.Popen(command, cwd=folder, env=environ, stdout=terminal, stderr=terminal) as process:
         os.close(terminal)
-        written = ""
+        output = ""
         try:
             while chunk := os.read(master, 65536):
-                written += chunk.decode()
+                output += chunk.decode()
         except OSError:  # Linux: nothing has the terminal open any more
             pass
     os.close(master)
-    assert process.returncode == code, written
-    return written
+    assert process.returncode == code, output
+    return output
 
 
 @pytest.mark.real
 def test_the_bar_is_gone_when_all_is_done(tmp_path: Path) -> None:
-    written = on_a_terminal(tmp_path, "run", "-b", "fake", "-w", "honest", "--rounds", "1")
-    assert "━" in written
-    remaining = screen(written)
+    output = on_a_terminal(tmp_path, "run", "-b", "fake", "-w", "honest", "--rounds", "1")
+    assert "━" in output
+    remaining = screen(output)
     assert not [line for line in remaining if "━" in line or " left " in line]
     assert [line.split()[0] for line in remaining if line.strip()][-2:] == ["1", "next:"]
 

@@ -65,8 +65,8 @@ class Home:
         return start_accelbench(*command, cwd=self.path, env=environment(**self.variables))
 
     def listed(self, *options: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = json.loads(self.run("env", "list", "--format", "json", *options).stdout)
-        return found
+        data: list[dict[str, Any]] = json.loads(self.run("env", "list", "--format", "json", *options).stdout)
+        return data
 
 
 @pytest.fixture
@@ -80,22 +80,22 @@ CREATE = ("env", "create", "fake@own", "--with", "extra==1.2")
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Home, str]:
     """With the environment fake@own, and what was told while it was built."""
-    found = Home(tmp_path_factory.mktemp("built"))
-    wheel(found.wheels, "extra", "1.2")
-    return found, found.run(*CREATE).stderr
+    home = Home(tmp_path_factory.mktemp("built"))
+    wheel(home.wheels, "extra", "1.2")
+    return home, home.run(*CREATE).stderr
 
 
 @pytest.mark.real
 def test_downloads_are_announced_and_the_built_environment_is_listed(built: tuple[Home, str]) -> None:
-    home, told = built
-    assert told.index("nothing to download") < told.index("importing fake")
-    (found,) = home.listed()
-    assert found["health"] == "ready"
-    assert found["requirements"] == ["extra==1.2", "numpy"]
-    assert found["main"] == ["extra", "numpy"]
-    assert found["packages"].items() >= {"extra": "1.2", "numpy": "9.9"}.items()
-    assert found["bytes"] > 1_000_000
-    assert home.listed("--check") == [found]
+    home, output = built
+    assert output.index("nothing to download") < output.index("importing fake")
+    (environment,) = home.listed()
+    assert environment["health"] == "ready"
+    assert environment["requirements"] == ["extra==1.2", "numpy"]
+    assert environment["main"] == ["extra", "numpy"]
+    assert environment["packages"].items() >= {"extra": "1.2", "numpy": "9.9"}.items()
+    assert environment["bytes"] > 1_000_000
+    assert home.listed("--check") == [environment]
 
 
 @pytest.mark.real
@@ -103,10 +103,10 @@ def test_an_existing_environment_stays_as_it_is(built: tuple[Home, str]) -> None
     home, _ = built
     record = home.environments / "fake@own" / "accelbench-env.json"
     before = record.stat().st_mtime_ns
-    shown = home.run(*CREATE).stdout
-    assert shown == home.run(*CREATE, "--dry-run").stdout == home.run("env", "list").stdout
-    other = home.run("env", "create", "fake@own", "--with", "extra==1.3", code=2)
-    assert "exists already, with extra==1.2 numpy" in other.stderr
+    output = home.run(*CREATE).stdout
+    assert output == home.run(*CREATE, "--dry-run").stdout == home.run("env", "list").stdout
+    process = home.run("env", "create", "fake@own", "--with", "extra==1.3", code=2)
+    assert "exists already, with extra==1.2 numpy" in process.stderr
     program = home.path / "python"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     program.chmod(0o755)
@@ -118,9 +118,9 @@ def test_an_existing_environment_stays_as_it_is(built: tuple[Home, str]) -> None
 @pytest.mark.real
 def test_devices_lists_environments_and_a_worker_runs_in_them(built: tuple[Home, str]) -> None:
     home, _ = built
-    shown = json.loads(home.run("devices", "-b", "fake@own,fake", "--format", "json").stdout)
-    assert [row["backend"] for row in shown] == [*["fake@own"] * 5, *["fake"] * 5]
-    assert {row["status"] for row in shown} == {"ready"}
+    data = json.loads(home.run("devices", "-b", "fake@own,fake", "--format", "json").stdout)
+    assert [row["backend"] for row in data] == [*["fake@own"] * 5, *["fake"] * 5]
+    assert {row["status"] for row in data} == {"ready"}
 
 
 @pytest.mark.real
@@ -128,16 +128,16 @@ def test_an_environment_that_does_not_exist_is_not_removed_but_the_nearest_is_su
     built: tuple[Home, str],
 ) -> None:
     home, _ = built
-    done = home.run("env", "rm", "fake@own", "fake@owm", code=2)
-    assert "Did you mean 'fake@own'?" in done.stderr
-    assert [each["name"] for each in home.listed()] == ["fake@own"]
+    process = home.run("env", "rm", "fake@own", "fake@owm", code=2)
+    assert "Did you mean 'fake@own'?" in process.stderr
+    assert [environment["name"] for environment in home.listed()] == ["fake@own"]
 
 
 @pytest.mark.real
 def test_a_dry_run_tells_what_would_be_fetched_and_leaves_nothing(home: Home) -> None:
-    done = home.create("fake", "--dry-run")
-    assert "making a virtual environment" in done.stderr
-    assert done.stdout[: done.stdout.index(" in /")] == snapshot("""\
+    process = home.create("fake", "--dry-run")
+    assert "making a virtual environment" in process.stderr
+    assert process.stdout[: process.stdout.index(" in /")] == snapshot("""\
 PACKAGE  VERSION  SIZE   FROM
 numpy    9.9      925 B  this machine
 fake: numpy
@@ -154,15 +154,15 @@ def test_pip_is_asked_about_several_environments_in_one_that_is_made_for_it(
 ) -> None:
     for name, value in home.variables.items():
         monkeypatch.setenv(name, value)
-    told: list[str] = []
+    messages: list[str] = []
     with build.dry_run_folder() as folder:
         requests = [build.build_request(name, ("numpy",), home.base) for name in ("fake@1", "fake@2")]
-        found = [build.planned_environment(request, folder, "", told.append) for request in requests]
-    assert [each.download.packages[0].version for each in found if isinstance(each, build.BuildPlan)] == [
+        plans = [build.planned_environment(request, folder, "", messages.append) for request in requests]
+    assert [plan.download.packages[0].version for plan in plans if isinstance(plan, build.BuildPlan)] == [
         "9.9",
         "9.9",
     ]
-    assert [text.partition(" of ")[0] for text in told].count("making a virtual environment") == 1
+    assert [text.partition(" of ")[0] for text in messages].count("making a virtual environment") == 1
     assert not [path for path in home.environments.iterdir() if path.suffix != ".lock"]
 
 
@@ -172,7 +172,7 @@ def test_an_interrupt_ends_pip_and_the_build_can_be_continued(home: Home) -> Non
     (source / "wait").touch()
     process = home.creating("fake@slow", "--with", "./slow")
     wait_for((source / "begun").exists)
-    assert [each["health"] for each in home.listed()] == ["building"]
+    assert [environment["health"] for environment in home.listed()] == ["building"]
     second = home.run("env", "create", "fake@slow", code=6)
     assert "being built or removed by another process" in second.stderr
 
@@ -181,7 +181,7 @@ def test_an_interrupt_ends_pip_and_the_build_can_be_continued(home: Home) -> Non
     assert process.returncode == 130, errors
     assert "interrupted: accelbench env create fake@slow continues from here" in errors
     assert not processes_mentioning(str(home.environments))
-    assert [each["health"] for each in home.listed()] == ["incomplete"]
+    assert [environment["health"] for environment in home.listed()] == ["incomplete"]
     request = json.loads((home.environments / "fake@slow" / build.REQUEST).read_bytes())
     assert request["requirements"] == [str(source), "numpy"]
 
@@ -193,11 +193,11 @@ def test_an_incomplete_environment_is_rebuilt_as_requested(home: Home) -> None:
     half = folder / f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages/extra-1.2.dist-info"
     half.mkdir(parents=True)
     (half / "METADATA").write_text("Metadata-Version: 2.1\nName: extra\nVersion: 1.2\n")
-    asked = {"name": "fake@own", "backend": "fake", "base": home.base, "chosen": True}
-    (folder / build.REQUEST).write_text(json.dumps(asked | {"requirements": ["extra==1.2", "numpy"]}))
+    request = {"name": "fake@own", "backend": "fake", "base": home.base, "chosen": True}
+    (folder / build.REQUEST).write_text(json.dumps(request | {"requirements": ["extra==1.2", "numpy"]}))
     home.run("env", "create", "fake@own")
-    (found,) = home.listed()
-    assert (found["health"], found["requirements"]) == ("ready", ["extra==1.2", "numpy"])
+    (environment,) = home.listed()
+    assert (environment["health"], environment["requirements"]) == ("ready", ["extra==1.2", "numpy"])
     assert (half.parent / "extra" / "__init__.py").exists()
 
 
@@ -221,23 +221,23 @@ def test_a_build_that_is_killed_keeps_others_out_until_its_pip_has_ended(home: H
 def test_a_framework_that_does_not_import_makes_the_environment_broken(home: Home) -> None:
     files = {"torch/__init__.py": "raise ImportError('libtorch.so: undefined symbol')\n"}
     wheel(home.wheels, "torch", "2.12.1", files)
-    done = home.create("torch@2.12", "--variant", "cuda", code=7)
-    assert "torch@2.12 is built, but torch cannot be used there: ImportError: libtorch.so" in done.stderr
-    (found,) = home.listed()
-    assert found["requirements"] == ["torch==2.12.*", "numpy"]
-    assert (found["health"], found["packages"]["torch"]) == ("broken", "2.12.1")
-    assert "undefined symbol" in found["reason"]
-    assert home.listed("--check") == [found]
+    process = home.create("torch@2.12", "--variant", "cuda", code=7)
+    assert "torch@2.12 is built, but torch cannot be used there: ImportError: libtorch.so" in process.stderr
+    (environment,) = home.listed()
+    assert environment["requirements"] == ["torch==2.12.*", "numpy"]
+    assert (environment["health"], environment["packages"]["torch"]) == ("broken", "2.12.1")
+    assert "undefined symbol" in environment["reason"]
+    assert home.listed("--check") == [environment]
     run = home.run("run", "-b", "torch@2.12", "-w", "gemm", code=3)
     assert "undefined symbol → accelbench env create torch@2.12" in run.stderr
 
 
 @pytest.mark.real
 def test_the_error_quotes_pip(home: Home) -> None:
-    done = home.create("fake", "--with", "nosuch==1", code=7)
-    assert "No matching distribution found for nosuch==1" in done.stderr
+    process = home.create("fake", "--with", "nosuch==1", code=7)
+    assert "No matching distribution found for nosuch==1" in process.stderr
     log = home.environments / "fake/pip.log"
-    assert f"Its output is in {log}." in done.stderr
+    assert f"Its output is in {log}." in process.stderr
     assert "nosuch" in log.read_text()
 
 
@@ -247,8 +247,10 @@ def test_without_environments_the_list_is_empty(tmp_path: Path) -> None:
 
 def test_a_cache_that_cannot_be_written_is_an_error_before_anything_is_built(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file, not a folder")
-    done = accelbench("env", "create", "fake", cwd=tmp_path, code=6, ACCELBENCH_CACHE=str(tmp_path / "cache"))
-    assert "ACCELBENCH_CACHE names another folder" in done.stderr
+    process = accelbench(
+        "env", "create", "fake", cwd=tmp_path, code=6, ACCELBENCH_CACHE=str(tmp_path / "cache")
+    )
+    assert "ACCELBENCH_CACHE names another folder" in process.stderr
 
 
 def test_an_environment_larger_than_the_free_space_is_refused(
@@ -268,7 +270,7 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("nowhere")
 @pytest.mark.parametrize(
-    ("name", "given_", "wanted"),
+    ("name", "arguments", "expected"),
     [
         ("torch", (), ("torch", "numpy")),
         ("torch@2.12", (), ("torch==2.12.*", "numpy")),
@@ -278,22 +280,22 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_requirements_follow_the_label_unless_overridden(
-    name: str, given_: tuple[str, ...], wanted: tuple[str, ...]
+    name: str, arguments: tuple[str, ...], expected: tuple[str, ...]
 ) -> None:
-    assert build.build_request(name, given_).requirements == wanted
+    assert build.build_request(name, arguments).requirements == expected
 
 
 @pytest.mark.usefixtures("nowhere")
 def test_a_label_moves_every_pin_of_a_backend(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = registry.load_class("benchbench.backends", "torch", Backend)  # type: ignore[type-abstract]
     monkeypatch.setattr(torch, "requirements", ("torch==2.9.0", "torch_xla==2.9.0", "numpy"))
-    found = build.build_request("torch@2.8", ())
-    assert found.requirements == ("torch==2.8.*", "torch_xla==2.8.*", "numpy")
+    request = build.build_request("torch@2.8", ())
+    assert request.requirements == ("torch==2.8.*", "torch_xla==2.8.*", "numpy")
 
 
 @pytest.mark.usefixtures("nowhere")
 @pytest.mark.parametrize(
-    ("name", "given_", "wanted"),
+    ("name", "arguments", "expected"),
     [
         ("torch@2.12", (), "cpu"),
         ("torch", ("torch==2.12.1",), "cpu"),
@@ -305,16 +307,16 @@ def test_a_label_moves_every_pin_of_a_backend(monkeypatch: pytest.MonkeyPatch) -
     ],
 )
 def test_beside_a_torch_for_cpus_an_environment_gets_one_too(
-    name: str, given_: tuple[str, ...], wanted: str
+    name: str, arguments: tuple[str, ...], expected: str
 ) -> None:
-    assert build.build_request(name, given_, running=lambda: "cpu").variant == wanted
-    assert build.build_request(name, given_, running=str).variant == ""
+    assert build.build_request(name, arguments, running=lambda: "cpu").variant == expected
+    assert build.build_request(name, arguments, running=str).variant == ""
     if name != "jax":
-        assert build.build_request(name, given_, variant="cu128", running=lambda: "cpu").variant == "cu128"
+        assert build.build_request(name, arguments, variant="cu128", running=lambda: "cpu").variant == "cu128"
 
 
 @pytest.mark.parametrize(
-    ("name", "variant", "wanted"),
+    ("name", "variant", "expected"),
     [
         ("jax", "cuda", ("jax[cuda12]", "numpy")),
         ("jax@0.10", "cuda13", ("jax[cuda13]==0.10.*", "numpy")),
@@ -328,25 +330,25 @@ def test_beside_a_torch_for_cpus_an_environment_gets_one_too(
     ],
 )
 def test_a_variant_selects_the_packages_of_its_framework(
-    name: str, variant: str, wanted: tuple[str, ...]
+    name: str, variant: str, expected: tuple[str, ...]
 ) -> None:
     request = build.build_request(name, (), variant=variant, running=str)
-    assert request.requirements == wanted
-    assert request.torch_build == (variant if "torch" in " ".join(wanted) else "")
+    assert request.requirements == expected
+    assert request.torch_build == (variant if "torch" in " ".join(expected) else "")
 
 
 @pytest.mark.parametrize("name", ["jax", "tensorflow", "onnxruntime"])
 def test_the_extra_for_cuda_and_the_page_have_what_the_build_has(name: str) -> None:
     kind = load_class("benchbench.backends", name, Backend)  # type: ignore[type-abstract]
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    own = [re.split("[>;]", each)[0] for each in extras[f"{name}-cuda"]]
-    assert [*own, "numpy"] == list(kind.builds["cuda"])
+    requirements = [re.split("[>;]", extra)[0] for extra in extras[f"{name}-cuda"]]
+    assert [*requirements, "numpy"] == list(kind.builds["cuda"])
     (line,) = [
         line
         for line in (ROOT / "docs/environments.md").read_text().splitlines()
         if f"'.[{name}-cuda]'" in line
     ]
-    assert any(f"`{each}`" in line for each in own if each.startswith(name))
+    assert any(f"`{requirement}`" in line for requirement in requirements if requirement.startswith(name))
 
 
 def test_a_build_that_a_framework_does_not_have_is_refused_with_those_it_has() -> None:
@@ -358,9 +360,11 @@ def test_a_build_that_a_framework_does_not_have_is_refused_with_those_it_has() -
 
 
 def test_the_version_of_torch_says_its_build() -> None:
-    told = {each: build_of(each) for each in ("2.13.0+cpu", "2.13.0", "2.13.0+cu128", "2.9.0+rocm6.4")}
-    assert list(told.values()) == ["cpu", "", "cu128", "rocm6.4"]
-    assert [pip_options(each) for each in ("", "cuda")] == [[], []]
+    builds = {
+        version: build_of(version) for version in ("2.13.0+cpu", "2.13.0", "2.13.0+cu128", "2.9.0+rocm6.4")
+    }
+    assert list(builds.values()) == ["cpu", "", "cu128", "rocm6.4"]
+    assert [pip_options(build_name) for build_name in ("", "cuda")] == [[], []]
     assert pip_options("cpu")[1].endswith("/cpu")
 
 
@@ -374,15 +378,15 @@ def test_the_build_of_torch_is_chosen_and_none_other_is_downloaded(home: Home) -
     assert hint.startswith("PIP_EXTRA_INDEX_URL names an index with cpu builds; --variant cuda takes that")
     assert "2.12.1 " in home.create(*create, "--variant", "cuda").stdout
     wheel(home.wheels, "torch", "2.12.1+cpu")
-    shown = home.create(*create, "--variant", "cpu").stdout
-    assert "2.12.1+cpu" in shown
-    assert "torch==2.12.*, numpy, torch's build for cpu (--variant)" in shown
+    output = home.create(*create, "--variant", "cpu").stdout
+    assert "2.12.1+cpu" in output
+    assert "torch==2.12.*, numpy, torch's build for cpu (--variant)" in output
     assert "torch has no build 'gpu'" in home.create(*create, "--variant", "gpu", code=2).stderr
 
 
 @pytest.mark.usefixtures("nowhere")
 @pytest.mark.parametrize(
-    ("name", "given_", "message"),
+    ("name", "arguments", "message"),
     [
         ("torch@nightly", (), "is not a version"),
         ("torch", ("--pre",), "is no requirement"),
@@ -391,9 +395,9 @@ def test_the_build_of_torch_is_chosen_and_none_other_is_downloaded(home: Home) -
         ("torch@../x", (), "no label"),
     ],
 )
-def test_an_invalid_requirement_is_refused(name: str, given_: tuple[str, ...], message: str) -> None:
+def test_an_invalid_requirement_is_refused(name: str, arguments: tuple[str, ...], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        build.build_request(name, given_)
+        build.build_request(name, arguments)
 
 
 @pytest.mark.usefixtures("nowhere")
@@ -426,10 +430,10 @@ def test_a_name_is_refused_or_safe_as_the_name_of_a_folder(text: str) -> None:
 def test_every_create_command_in_the_documentation_is_valid() -> None:
     text = (Path(__file__).parent.parent / "docs" / "environments.md").read_text()
     lines = [line for line in text.splitlines() if line.startswith("accelbench env create")]
-    known = registry.entry_names("benchbench.backends")
+    backends = registry.entry_names("benchbench.backends")
     for line in lines:
         _, _, _, name, *options = shlex.split(line, comments=True)
         requirements = [value for flag, value in pairwise(options) if flag == "--with"]
-        if name.partition("@")[0] in known:
+        if name.partition("@")[0] in backends:
             assert build.build_request(name, requirements).requirements
     assert len(lines) >= 4

@@ -62,8 +62,8 @@ def test_a_convolutions_flops_and_sides_are_those_published() -> None:
 def test_a_recurrent_products_flops_are_those_published() -> None:
     for row in read("deepbench_rnn.csv"):
         hidden = row["hidden"]
-        counted = flops(*CASES["rnn"](row))
-        assert counted * hidden == row["fwd_flops_recurrent_only"] * (hidden + FEATURES)
+        flops_counted = flops(*CASES["rnn"](row))
+        assert flops_counted * hidden == row["fwd_flops_recurrent_only"] * (hidden + FEATURES)
 
 
 @pytest.mark.parametrize(("a_t", "b_t"), [*itertools.product((False, True), repeat=2)])

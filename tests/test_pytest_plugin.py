@@ -53,12 +53,12 @@ def pytest_in(
     loaded = [word for name in names for word in ("-p", name)]
     env = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "COLUMNS": "300", "STEP": str(step)}
     arguments = ("-q", "-p", "no:cacheprovider", *loaded, *options)
-    done = fork_server().run("pytest", *arguments, cwd=folder, env=env, timeout_s=300)
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout + done.stderr
+    process = fork_server().run("pytest", *arguments, cwd=folder, env=env, timeout_s=300)
+    assert process.returncode == code, process.stdout + process.stderr
+    return process.stdout + process.stderr
 
 
-def stored(folder: Path, selector: str = "latest") -> list[dict[Any, Any]]:
+def stored_rows(folder: Path, selector: str = "latest") -> list[dict[Any, Any]]:
     return [flatten(row) for row in rows(runs.read_run(selectors.find_run(folder / "results", selector)))]
 
 
@@ -89,10 +89,10 @@ def a_copy(sessions: Path, folder: Path) -> Path:
 @pytest.mark.real
 def test_a_function_is_measured_and_its_test_sees_what_it_returns(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(TEST)
-    said = pytest_in(tmp_path)
-    assert re.search(rf"^ok +{re.escape(SUM)}  [0-9.]+ [µm]s, round 1", said, re.MULTILINE)
-    assert "next: accelbench report" in said
-    (row,) = stored(tmp_path)
+    output = pytest_in(tmp_path)
+    assert re.search(rf"^ok +{re.escape(SUM)}  [0-9.]+ [µm]s, round 1", output, re.MULTILINE)
+    assert "next: accelbench report" in output
+    (row,) = stored_rows(tmp_path)
     assert row["case"] == SUM
     assert row["latency_s"] > 0
     assert row["item"] == "call"
@@ -111,9 +111,9 @@ def test_a_function_that_raises_fails_its_test_and_is_a_row(virtual: Path) -> No
         f"{TEST}\ndef test_full(accelbench):\n    def f():\n        raise MemoryError('no room')\n"
         "    accelbench(f)\n"
     )
-    said = pytest_in(virtual, step=1e-3, code=1)
-    assert "1 failed, 1 passed" in said
-    assert [row["status"] for row in stored(virtual)] == ["ok", "out_of_memory"]
+    output = pytest_in(virtual, step=1e-3, code=1)
+    assert "1 failed, 1 passed" in output
+    assert [row["status"] for row in stored_rows(virtual)] == ["ok", "out_of_memory"]
 
 
 NOTED = "contended: other processes used "
@@ -125,15 +125,15 @@ def test_a_busy_neighbour_is_noted_as_in_a_run(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(TEST)
     neighbours = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in kernel.allowed_cpus()]
     try:
-        said = pytest_in(tmp_path)
+        output = pytest_in(tmp_path)
     finally:
         for neighbour in neighbours:
             neighbour.kill()
             neighbour.wait()
-    (row,) = stored(tmp_path)
+    (row,) = stored_rows(tmp_path)
     assert row["status"] == "ok"
     assert [note for note in row["notes"] if note.startswith(NOTED)]
-    assert NOTED in said
+    assert NOTED in output
 
 
 ASYNC = """
@@ -159,18 +159,20 @@ def test_a_coroutine_is_awaited_each_time_on_one_loop(virtual: Path) -> None:
 
 @pytest.mark.real
 @pytest.mark.parametrize(
-    ("returned", "said"),
+    ("returned", "message"),
     [
         ("(n for n in range(3))", "list(...)"),
         ("map(str, range(3))", "list(...)"),
         ("concurrent.futures.Future()", "result()"),
     ],
 )
-def test_a_function_that_leaves_its_work_undone_is_refused(virtual: Path, returned: str, said: str) -> None:
+def test_a_function_that_leaves_its_work_undone_is_refused(
+    virtual: Path, returned: str, message: str
+) -> None:
     (virtual / "test_it.py").write_text(
         f"import concurrent.futures\n\ndef test_it(accelbench):\n    accelbench(lambda: {returned})\n"
     )
-    assert said in pytest_in(virtual, step=1e-3, code=1)
+    assert message in pytest_in(virtual, step=1e-3, code=1)
     assert not (virtual / "results").exists()
 
 
@@ -209,7 +211,7 @@ def test_a_session_that_measures_nothing_stores_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.real
 def test_sessions_under_one_name_are_the_rounds_of_one_run(sessions: Path) -> None:
-    (row,) = stored(sessions, "main")
+    (row,) = stored_rows(sessions, "main")
     assert row["rounds"] == 3
     assert row["latency_s"] == pytest.approx(1e-3, rel=1e-3)
     assert row["latency_low_s"] < row["latency_s"] < row["latency_high_s"]
@@ -221,12 +223,12 @@ def test_a_slower_test_fails_with_the_evidence_and_a_faster_one_passes(
     sessions: Path, tmp_path: Path
 ) -> None:
     folder = a_copy(sessions, tmp_path)
-    said = pytest_in(folder, "--accelbench-save", "main", "--accelbench-check", "faster", step=1e-3, code=1)
-    assert re.search(r"slower than in faster: 1\.111× \[.*3 v 4 processes", said)
-    assert stored(folder, "main")[0]["rounds"] == 4  # a failed test is stored, too
-    said = pytest_in(folder, "--accelbench-save", "faster", "--accelbench-check", "main", step=0.9e-3)
-    assert "1 passed" in said
-    assert "not judged" not in said
+    output = pytest_in(folder, "--accelbench-save", "main", "--accelbench-check", "faster", step=1e-3, code=1)
+    assert re.search(r"slower than in faster: 1\.111× \[.*3 v 4 processes", output)
+    assert stored_rows(folder, "main")[0]["rounds"] == 4  # a failed test is stored, too
+    output = pytest_in(folder, "--accelbench-save", "faster", "--accelbench-check", "main", step=0.9e-3)
+    assert "1 passed" in output
+    assert "not judged" not in output
 
 
 @pytest.mark.real
@@ -237,9 +239,9 @@ def test_a_test_that_became_slower_than_its_baseline_fails(sessions: Path, tmp_p
         pytest_in(folder, "--accelbench-save", "mine", step=step)
     check = ("--accelbench-check", "accepted")
     add_sessions(folder / "results")
-    said = pytest_in(folder, "--accelbench-save", "mine", *check, step=1.5e-3, code=1)
-    assert "slower than in accepted: latency_s slower: " in said
-    assert "limit 5% (" in said
+    output = pytest_in(folder, "--accelbench-save", "mine", *check, step=1.5e-3, code=1)
+    assert "slower than in accepted: latency_s slower: " in output
+    assert "limit 5% (" in output
     assert "1 passed" in pytest_in(folder, "--accelbench-save", "faster", *check, step=0.9e-3)
 
 
@@ -250,9 +252,9 @@ def test_fewer_than_five_sessions_fail_no_test(sessions: Path, tmp_path: Path) -
     add_sessions(folder / "results", 3)
     for step in (1.49e-3, 1.51e-3):
         pytest_in(folder, "--accelbench-save", "mine", step=step)
-    said = pytest_in(folder, "--accelbench-save", "mine", "--accelbench-check", "accepted", step=1.5e-3)
-    assert f"not judged against accepted: {SUM}: provisional: " in said
-    assert "slower, on 4 of 5 sessions" in said
+    output = pytest_in(folder, "--accelbench-save", "mine", "--accelbench-check", "accepted", step=1.5e-3)
+    assert f"not judged against accepted: {SUM}: provisional: " in output
+    assert "slower, on 4 of 5 sessions" in output
 
 
 @pytest.mark.real
@@ -265,23 +267,23 @@ def test_significance_is_corrected_for_the_number_of_tests(sessions: Path, tmp_p
     assert "slower than in main" in pytest_in(folder, *check, step=1.08e-3, code=1)
     more = "".join(f"\ndef test_sum_{n}(accelbench):\n    accelbench(sum, [1])\n" for n in range(40))
     (folder / "test_it.py").write_text(TEST + more)
-    said = pytest_in(folder, "--accelbench-save", "many", "--accelbench-check", "main", step=1.08e-3)
-    assert f"not judged against main: {SUM}: slower: " in said
+    output = pytest_in(folder, "--accelbench-save", "many", "--accelbench-check", "main", step=1.08e-3)
+    assert f"not judged against main: {SUM}: slower: " in output
 
 
 @pytest.mark.real
 def test_one_session_cannot_be_judged_and_says_so(sessions: Path, tmp_path: Path) -> None:
-    said = pytest_in(a_copy(sessions, tmp_path), "--accelbench-check", "faster", step=1e-3)
-    assert f"not judged against faster: {SUM}: insufficient: " in said
-    assert "3 v 1 processes" in said
+    output = pytest_in(a_copy(sessions, tmp_path), "--accelbench-check", "faster", step=1e-3)
+    assert f"not judged against faster: {SUM}: insufficient: " in output
+    assert "3 v 1 processes" in output
 
 
 @pytest.mark.real
 def test_a_test_the_baseline_does_not_have_is_not_judged(sessions: Path, tmp_path: Path) -> None:
     folder = a_copy(sessions, tmp_path)
     (folder / "test_it.py").write_text(TEST.replace("test_sum", "test_other"))
-    said = pytest_in(folder, "--accelbench-check", "main", step=1e-3)
-    assert "test_other@python:cpu: new: " in said
+    output = pytest_in(folder, "--accelbench-check", "main", step=1e-3)
+    assert "test_other@python:cpu: new: " in output
 
 
 @pytest.mark.real
@@ -298,9 +300,9 @@ def test_a_test_the_baseline_does_not_have_is_not_judged(sessions: Path, tmp_pat
 def test_impossible_options_are_refused_before_a_test_runs(
     sessions: Path, options: tuple[str, ...], message: str
 ) -> None:
-    said = pytest_in(sessions, *options, code=4)
-    assert message in said
-    assert "passed" not in said
+    output = pytest_in(sessions, *options, code=4)
+    assert message in output
+    assert "passed" not in output
 
 
 def test_a_run_of_another_machine_gets_no_more_rounds(sessions: Path, tmp_path: Path) -> None:
@@ -315,8 +317,8 @@ def test_results_go_to_the_given_folder_or_the_exit_code_is_6(virtual: Path) -> 
     pytest_in(virtual, "--accelbench-results", "there", step=1e-3)
     assert list((virtual / "there/runs").iterdir())
     (virtual / "file").write_text("")
-    said = pytest_in(virtual, "--accelbench-results", "file", step=1e-3, code=6)
-    assert "not stored: " in said
+    output = pytest_in(virtual, "--accelbench-results", "file", step=1e-3, code=6)
+    assert "not stored: " in output
 
 
 def test_a_session_that_is_killed_keeps_what_was_measured(virtual: Path) -> None:
@@ -324,7 +326,7 @@ def test_a_session_that_is_killed_keeps_what_was_measured(virtual: Path) -> None
         f"{TEST}\n\ndef test_killed():\n    import os, signal\n    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     pytest_in(virtual, step=1e-3, code=-9)
-    (row,) = stored(virtual)
+    (row,) = stored_rows(virtual)
     assert (row["case"], row["status"]) == (SUM, "ok")
     assert not runs.read_run(selectors.find_run(virtual / "results", "latest")).ended
 
@@ -332,13 +334,13 @@ def test_a_session_that_is_killed_keeps_what_was_measured(virtual: Path) -> None
 @pytest.mark.real
 def test_two_sessions_of_one_name_at_once_lose_no_record(sessions: Path, tmp_path: Path) -> None:
     folder = a_copy(sessions, tmp_path)
-    held = lock(folder / "results/runs/main")
-    said = pytest_in(folder, "--accelbench-save", "main", step=1e-3, code=6)
-    assert "not stored: Another process is adding to 'main'" in said
-    os.close(held)
-    assert stored(folder, "main")[0]["rounds"] == 3
+    lock_file = lock(folder / "results/runs/main")
+    output = pytest_in(folder, "--accelbench-save", "main", step=1e-3, code=6)
+    assert "not stored: Another process is adding to 'main'" in output
+    os.close(lock_file)
+    assert stored_rows(folder, "main")[0]["rounds"] == 3
     pytest_in(folder, "--accelbench-save", "main", step=1e-3)
-    assert stored(folder, "main")[0]["rounds"] == 4
+    assert stored_rows(folder, "main")[0]["rounds"] == 4
 
 
 @pytest.mark.real
@@ -346,14 +348,14 @@ def test_tests_side_by_side_are_not_measured(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(TEST)
     assert "1 passed" in pytest_in(tmp_path, "-n", "1", plugins=("xdist.plugin",))
     assert not (tmp_path / "results").exists()
-    said = pytest_in(tmp_path, "-n", "1", "--accelbench-check", "x", plugins=("xdist.plugin",), code=4)
-    assert "disturb" in said
+    output = pytest_in(tmp_path, "-n", "1", "--accelbench-check", "x", plugins=("xdist.plugin",), code=4)
+    assert "disturb" in output
 
 
 def test_loading_the_plugin_loads_nothing_heavy() -> None:
     program = "import sys\nimport benchbench.pytest_plugin.plugin\nprint(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    loaded = set(done.stdout.split())
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    loaded = set(process.stdout.split())
     assert not loaded & (HEAVY | {"msgspec", "typer", "psutil"})
     assert [name for name in sorted(loaded) if name.startswith("benchbench.")] == [
         "benchbench.pytest_plugin",
@@ -396,7 +398,7 @@ def test_a_function_of_a_framework_is_waited_for_by_its_backend(
         "    assert float(found.sum()) == 64 ** 3\n"
     )
     pytest_in(tmp_path)
-    (row,) = stored(tmp_path)
+    (row,) = stored_rows(tmp_path)
     assert row["case"] == f"test_it.py::test_it@{backend}:cpu"
     assert row["framework_version"]
     assert any(note.startswith("peak_device_bytes: ") for note in row["notes"])

@@ -25,14 +25,16 @@ STORED = {"report", "hardware", "doctor"}  # answered by a stored run, or by not
 
 @pytest.mark.parametrize("page", ["README.md", "docs/questions.md"])
 def test_the_answer_is_that_of_the_committed_run(page: str) -> None:
-    shown = re.search(r"<!-- answer -->\n```\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
-    assert shown
-    assert shown[1].splitlines() == answer(read_run(ROOT / "results/reference/2026-11-25-cpu-quick"))
+    match = re.search(r"<!-- answer -->\n```\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    assert match
+    assert match[1].splitlines() == answer(read_run(ROOT / "results/reference/2026-11-25-cpu-quick"))
 
 
 @pytest.mark.real
 @pytest.mark.parametrize(
-    "command", [each for each in COMMANDS if each[0] == "run" and not OWN & set(each)], ids=" ".join
+    "command",
+    [command for command in COMMANDS if command[0] == "run" and not OWN & set(command)],
+    ids=" ".join,
 )
 def test_every_run_can_be_planned(command: list[str], tmp_path: Path) -> None:
     planned = [word for word in command if word != "--profile"]
@@ -40,7 +42,7 @@ def test_every_run_can_be_planned(command: list[str], tmp_path: Path) -> None:
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("command", [each for each in COMMANDS if each[0] in STORED], ids=" ".join)
+@pytest.mark.parametrize("command", [command for command in COMMANDS if command[0] in STORED], ids=" ".join)
 def test_stored_run_answers_each_command(command: list[str], tmp_path: Path) -> None:
     cases = [a_case(params={"batch": batch}) for batch in (1, 2, 4)]
     records = [record for case in cases for record in some_rounds(0.001, 0.00102, 0.00098, case=case)]
@@ -52,7 +54,7 @@ def test_stored_run_answers_each_command(command: list[str], tmp_path: Path) -> 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_every_option_is_one_of_its_verb(command: list[str], tmp_path: Path) -> None:
     verb = command[:2] if command[0] == "env" else command[:1]
-    shown = accelbench(*verb, "--help", cwd=tmp_path, COLUMNS="200").stdout
+    output = accelbench(*verb, "--help", cwd=tmp_path, COLUMNS="200").stdout
     for word in command:
         if word.startswith("-"):
-            assert re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", shown), word
+            assert re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", output), word

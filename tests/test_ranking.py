@@ -45,12 +45,12 @@ def a_contender(name: str, logs: Sequence[float], size: int = 1, doubt: Doubt = 
 
 
 def a_work(logs: Mapping[str, Sequence[float]], size: int = 1) -> list[Contender]:
-    return [a_contender(name, own, size) for name, own in logs.items()]
+    return [a_contender(name, log, size) for name, log in logs.items()]
 
 
 def standing(work: Sequence[Contender], policy: Policy = FIXED) -> Standing:
-    (found,) = judge_works([work], policy)
-    return found.standing
+    (verdict,) = judge_works([work], policy)
+    return verdict.standing
 
 
 some_logs = st.lists(st.floats(-1, 1), min_size=3, max_size=3)
@@ -63,12 +63,12 @@ some_works = st.lists(
 def test_winner_is_significantly_faster_than_all_rivals(
     works: list[list[Contender]],
 ) -> None:
-    for work, found in zip(works, judge_works(works, QUICK), strict=True):
-        assert len(found.rivals) == len(work) - 1
-        if found.winner:
-            assert all(compared_rival.is_slower for compared_rival in found.compared_rivals)
-            assert found.min_lead > 1
-        for rival in found.rivals:
+    for work, verdict in zip(works, judge_works(works, QUICK), strict=True):
+        assert len(verdict.rivals) == len(work) - 1
+        if verdict.winner:
+            assert all(compared_rival.is_slower for compared_rival in verdict.compared_rivals)
+            assert verdict.min_lead > 1
+        for rival in verdict.rivals:
             assert rival.interval is not None
             low, high = rival.interval
             assert low <= rival.ratio * (1 + 1e-9)
@@ -80,35 +80,35 @@ def test_winner_is_significantly_faster_than_all_rivals(
 def test_common_change_of_a_round_changes_no_verdict(
     works: list[list[Contender]], scale: float, rounds: list[float]
 ) -> None:
-    def moved(each: Contender) -> Contender:
+    def shift(contender: Contender) -> Contender:
         processes = {
             number: dataclasses.replace(process, log=process.log + scale + rounds[number])
-            for number, process in each.processes.items()
+            for number, process in contender.processes.items()
         }
-        return Contender(each.case, processes)
+        return Contender(contender.case, processes)
 
     before = judge_works(works, QUICK)
-    after = judge_works([[moved(each) for each in work] for work in works], QUICK)
-    for one, other in zip(before, after, strict=True):
-        assert [r.ratio for r in one.rivals] == pytest.approx([r.ratio for r in other.rivals])
+    after = judge_works([[shift(contender) for contender in work] for work in works], QUICK)
+    for first, second in zip(before, after, strict=True):
+        assert [r.ratio for r in first.rivals] == pytest.approx([r.ratio for r in second.rivals])
 
 
 @given(some_works, st.randoms())
 def test_the_order_of_works_and_cases_does_not_matter(works: list[list[Contender]], source: object) -> None:
     shuffled = [work[::-1] for work in works]
     before, after = judge_works(works, QUICK), judge_works(shuffled[::-1], QUICK)[::-1]
-    assert [each.standing for each in before] == [each.standing for each in after]
+    assert [verdict.standing for verdict in before] == [verdict.standing for verdict in after]
 
 
 def test_every_work_has_a_standing() -> None:
-    apart = {"torch": [0.0, 0.01, 0.0], "jax": [1.0, 1.01, 1.01]}
+    separate = {"torch": [0.0, 0.01, 0.0], "jax": [1.0, 1.01, 1.01]}
     alike = {"torch": [0.0, 0.001, 0.0], "jax": [0.001, 0.0, 0.001]}
     across = {"torch": [0.0, 0.3, 0.0], "jax": [0.3, 0.0, 0.2]}
-    works = [a_work(logs, size) for size, logs in enumerate((apart, alike, across, {"torch": [0.0, 0.0]}))]
+    works = [a_work(logs, size) for size, logs in enumerate((separate, alike, across, {"torch": [0.0, 0.0]}))]
     verdicts = judge_works([*works, []], FIXED)
     kinds = (Standing.WON, Standing.TIED, Standing.OPEN, Standing.ALONE, Standing.NONE)
-    assert tuple(each.standing for each in verdicts) == kinds
-    assert [each.winner for each in verdicts] == ["torch", "", "", "", ""]
+    assert tuple(verdict.standing for verdict in verdicts) == kinds
+    assert [verdict.winner for verdict in verdicts] == ["torch", "", "", "", ""]
 
 
 def test_noisy_case_of_another_work_changes_little() -> None:
@@ -120,9 +120,9 @@ def test_noisy_case_of_another_work_changes_little() -> None:
     ]
     wild = a_work({"torch": [0.0, 2.0, 0.5], "jax": [1.0, 0.1, 3.0]}, 9)
     assert [judge_work.winner for judge_work in judge_works(calm, FIXED)] == ["torch"] * 4
-    *others, own = judge_works([*calm, wild], FIXED)
-    assert [other.winner for other in others] == ["torch"] * 4
-    assert own.standing is Standing.OPEN
+    *calm_verdicts, verdict = judge_works([*calm, wild], FIXED)
+    assert [other_verdict.winner for other_verdict in calm_verdicts] == ["torch"] * 4
+    assert verdict.standing is Standing.OPEN
 
 
 def test_noisy_engine_does_not_win_by_one_quiet_work() -> None:
@@ -134,10 +134,10 @@ def test_noisy_engine_does_not_win_by_one_quiet_work() -> None:
         a_work({"torch": torch, "jax": logs, "tensorflow": slow}, size) for size, logs in enumerate(in_modes)
     ]
     *_, beside_steady = judge_works([*steady, lucky], FIXED)
-    *others, beside_unsteady = judge_works([*unsteady, lucky], FIXED)
+    *other_verdicts, beside_unsteady = judge_works([*unsteady, lucky], FIXED)
     assert beside_steady.winner == "jax"
     assert beside_unsteady.standing is Standing.OPEN
-    assert [rival.is_slower for verdict in others for rival in verdict.rivals] == [False, True] * 4
+    assert [rival.is_slower for verdict in other_verdicts for rival in verdict.rivals] == [False, True] * 4
 
 
 def test_one_round_decides_nothing() -> None:
@@ -147,8 +147,8 @@ def test_one_round_decides_nothing() -> None:
 def test_failed_and_interrupted_cases_are_no_contenders() -> None:
     torch, jax = a_case(target="torch"), a_case(target="jax")
     records = [*some_rounds(1, 1, 1, case=torch), *some_rounds(2, 2, case=jax)]
-    (found,) = judge_records([*records, a_record(a_failure(), case=jax, round=2)], QUICK).values()
-    assert (found.standing, len(found.rivals)) == (Standing.ALONE, 0)
+    (verdict,) = judge_records([*records, a_record(a_failure(), case=jax, round=2)], QUICK).values()
+    assert (verdict.standing, len(verdict.rivals)) == (Standing.ALONE, 0)
 
 
 # Doubts
@@ -157,26 +157,26 @@ def test_failed_and_interrupted_cases_are_no_contenders() -> None:
 def test_disturbed_rounds_are_left_out_if_enough_are_calm() -> None:
     calm = {number: TimedProcess(float(number)) for number in range(3)}
     busy = {**{n: TimedProcess(n + 0.5) for n in range(2)}, 2: TimedProcess(9.0, HEAVY)}
-    found = fair_pairs(calm, busy)
-    assert found.changes == (0.5, 0.5)
-    assert (found.left_out, found.other_excess) == (1, 0.0)
+    pairs = fair_pairs(calm, busy)
+    assert pairs.changes == (0.5, 0.5)
+    assert (pairs.left_out, pairs.other_excess) == (1, 0.0)
 
 
 def test_equally_disturbed_rounds_count_if_none_is_calm() -> None:
     busy = {number: TimedProcess(0.0, Doubt(cores=0.4, alone=1.6)) for number in range(3)}
     also = {number: TimedProcess(0.5, Doubt(cores=0.45, alone=2.3)) for number in range(3)}
-    found = fair_pairs(busy, also)
-    assert (found.changes, found.other_excess, found.is_undisturbed) == ((0.5,) * 3, 0.0, False)
+    pairs = fair_pairs(busy, also)
+    assert (pairs.changes, pairs.other_excess, pairs.is_undisturbed) == ((0.5,) * 3, 0.0, False)
 
 
-@pytest.mark.parametrize(("ratio", "wanted"), [(1.5, Standing.OPEN), (3.3, Standing.WON)])
+@pytest.mark.parametrize(("ratio", "expected"), [(1.5, Standing.OPEN), (3.3, Standing.WON)])
 def test_disturbed_case_is_slower_beyond_the_effect_of_the_disturbance(
-    ratio: float, wanted: Standing
+    ratio: float, expected: Standing
 ) -> None:
     fast = a_contender("torch", [0.0, 0.01, 0.0])
-    logs = [math.log(ratio) + each for each in (0.0, 0.01, 0.02)]
+    logs = [math.log(ratio) + noise for noise in (0.0, 0.01, 0.02)]
     slow = a_contender("jax", logs, doubt=Doubt(cores=0.2, alone=-math.log1p(-0.4)))
-    assert standing([fast, slow]) is wanted
+    assert standing([fast, slow]) is expected
 
 
 def test_doubt_about_the_leader_does_not_prevent_a_win() -> None:
@@ -198,10 +198,10 @@ def test_a_process_that_still_falls_could_have_become_as_fast_as_it_fell() -> No
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=20))
 def test_discovery_level_is_that_of_benjamini_and_hochberg(ps: list[float]) -> None:
     level = discovery_level(ps, 0.05)
-    found = sum(p <= level for p in ps)
-    assert level == pytest.approx(0.05 * max(found, 1) / len(ps))
+    discoveries = sum(p <= level for p in ps)
+    assert level == pytest.approx(0.05 * max(discoveries, 1) / len(ps))
     stepped = [rank for rank, p in enumerate(sorted(ps), 1) if p <= 0.05 * rank / len(ps)]
-    assert found == max(stepped, default=0)
+    assert discoveries == max(stepped, default=0)
 
 
 def test_a_variance_is_shrunk_unless_it_is_significantly_larger() -> None:
@@ -211,16 +211,16 @@ def test_a_variance_is_shrunk_unless_it_is_significantly_larger() -> None:
     assert prior.moderate(3.0, 2.0) == (3.0, 40.0)  # χ²: p = e^(-3)
     assert prior.moderate(5.0, 2.0) == (5.0, 2.0)
     some = variance_prior([1.0, 0.01, 30.0, 2.0, 0.2, 5.0], [10.0] * 6)
-    own, degrees = some.moderate(0.01, 10.0)
-    assert 0.01 < own < some.variance
+    moderated, degrees = some.moderate(0.01, 10.0)
+    assert 0.01 < moderated < some.variance
     assert degrees > 10
 
 
 def test_extreme_variance_does_not_change_the_typical_one() -> None:
     calm = [1.0, 0.5, 2.0, 0.7, 1.2, 0.9, 1.6, 0.4]
-    alone, beside = robust_prior(calm, [4.0] * 8), robust_prior([*calm, 1e4], [4.0] * 9)
-    assert beside.variance == pytest.approx(alone.variance)
-    assert variance_prior([*calm, 1e4], [4.0] * 9).degrees < 2 < beside.degrees
+    calm_prior, extreme_prior = robust_prior(calm, [4.0] * 8), robust_prior([*calm, 1e4], [4.0] * 9)
+    assert extreme_prior.variance == pytest.approx(calm_prior.variance)
+    assert variance_prior([*calm, 1e4], [4.0] * 9).degrees < 2 < extreme_prior.degrees
 
 
 def test_later_looks_spend_more_of_the_error_and_a_policy_without_more_all_of_it() -> None:
@@ -257,17 +257,17 @@ def test_noisy_engine_rarely_causes_a_wrong_winner(noise: str) -> None:
 def test_leads_of_fifteen_per_cent_are_significant_with_adaptive_rounds() -> None:
     source = np.random.default_rng(11)
     cell = Cell(noise="normal", ratios=(1.0, 1.15, 1.4, 2.0))
-    found = [simulated(cell, source) for _ in range(40)]
-    assert sum(each.named for each in found) / (40 * cell.works) >= 0.93
-    assert not sum(each.wrong for each in found)
+    results = [simulated(cell, source) for _ in range(40)]
+    assert sum(result.named for result in results) / (40 * cell.works) >= 0.93
+    assert not sum(result.wrong for result in results)
 
 
 def test_rounds_that_only_one_case_met_do_not_make_the_other_the_leader() -> None:
     torch = a_contender("torch", (1.0, 0.0, 0.0))  # the first round was slow for every case in it
     jax = Contender(a_case(target="jax"), {number: TimedProcess(0.1, NO_DOUBT) for number in (1, 2)})
     assert jax.mean_log < torch.mean_log
-    (found,) = judge_works([[torch, jax]], FIXED)
-    assert found.fastest == torch
+    (verdict,) = judge_works([[torch, jax]], FIXED)
+    assert verdict.fastest == torch
 
 
 # Stored runs

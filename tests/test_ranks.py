@@ -34,29 +34,36 @@ FAKE = Target(name="fake", backend="fake", python=sys.executable)
 blocks = st.lists(st.floats(1e-9, 1e3), min_size=5, max_size=5)
 
 
-def of(*measured: Measurement, cost: Cost | None = None) -> Measurement:
-    return combined(cost or a_cost(), [(0, f"cuda:{rank}", each) for rank, each in enumerate(measured)])
+def of(*measurements: Measurement, cost: Cost | None = None) -> Measurement:
+    return combined(
+        cost or a_cost(), [(0, f"cuda:{rank}", measurement) for rank, measurement in enumerate(measurements)]
+    )
 
 
 @given(st.lists(blocks, min_size=2, max_size=8), st.randoms())
 def test_each_block_takes_as_long_as_its_slowest_rank(times: list[list[float]], source: Any) -> None:
-    ranks = [a_measurement(block_s=tuple(each)) for each in times]
-    found = of(*ranks)
-    assert found.block_s == tuple(max(block) for block in zip(*times, strict=True))
-    assert [rank.block_s for rank in found.ranks] == [rank.block_s for rank in ranks]
+    ranks = [a_measurement(block_s=tuple(block_times)) for block_times in times]
+    measurement = of(*ranks)
+    assert measurement.block_s == tuple(max(block) for block in zip(*times, strict=True))
+    assert [rank.block_s for rank in measurement.ranks] == [rank.block_s for rank in ranks]
     source.shuffle(ranks)
-    assert of(*ranks).block_s == found.block_s
+    assert of(*ranks).block_s == measurement.block_s
 
 
 def test_the_worst_value_of_any_rank_stands_for_all() -> None:
-    one = a_measurement(cold_s=1.0, peak_host=Memory(bytes=5), relative_error=1e-3)
-    other = a_measurement(cold_s=2.0, peak_host=Memory(bytes=4), relative_error=1e-4, steady=False)
-    found = of(one, other, cost=a_cost(flops=7))
-    assert (found.cold_s, found.peak_host.bytes, found.relative_error) == (2.0, 5, 1e-3)
-    assert not found.steady
-    assert found.cost.flops == 7
+    measurement = a_measurement(cold_s=1.0, peak_host=Memory(bytes=5), relative_error=1e-3)
+    unsteady = a_measurement(cold_s=2.0, peak_host=Memory(bytes=4), relative_error=1e-4, steady=False)
+    combined_measurement = of(measurement, unsteady, cost=a_cost(flops=7))
+    assert (
+        combined_measurement.cold_s,
+        combined_measurement.peak_host.bytes,
+        combined_measurement.relative_error,
+    ) == (2.0, 5, 1e-3)
+    assert not combined_measurement.steady
+    assert combined_measurement.cost.flops == 7
     unknown = of(
-        one, replace(other, cold_s=None, relative_error=None, peak_host=Memory(bytes=None, reason="?"))
+        measurement,
+        replace(unsteady, cold_s=None, relative_error=None, peak_host=Memory(bytes=None, reason="?")),
     )
     assert (unknown.cold_s, unknown.relative_error) == (None, None)
     assert unknown.peak_host == Memory(bytes=None, reason="?")
@@ -124,13 +131,13 @@ def test_a_report_shows_the_time_of_the_slowest_rank(tmp_path: Path, monkeypatch
         policy = replace(POLICIES["quick"], rounds=1)
         info = a_run_info(plan=tuple(shares), policy=policy, probes=tuple(pool.probe()))
         records = [record for _, record in recording.measure_rounds([pool], [info], RunObserver())]
-    measured = [
-        replace(each.outcome, warmup_block_s=each.outcome.warmup_block_s[:4])  # ranks warm up together
-        for each in records
-        if isinstance(each.outcome, Measurement)
+    measurements = [
+        replace(record.outcome, warmup_block_s=record.outcome.warmup_block_s[:4])  # ranks warm up together
+        for record in records
+        if isinstance(record.outcome, Measurement)
     ]
     case = replace(plain, placement=TWO)
-    record = a_record(of(*measured), case=case)
+    record = a_record(of(*measurements), case=case)
     with runs.create_run(tmp_path, replace(info, plan=(case,))) as writer:
         writer.append(record)
     run = runs.read_run(selectors.find_run(tmp_path, info.id))
@@ -155,16 +162,16 @@ def two_ranks() -> Measurement:
 
 def test_metrics_of_ranks_compare_them() -> None:
     (row,) = rows(a_run([a_record(two_ranks(), case=EXCHANGED)]))
-    found = flatten(row)
-    assert found["link_bytes_per_s"] == pytest.approx(1e6 / 2e-3)
-    assert (found["rank_spread"], found["entry_skew_s"]) == pytest.approx((2.0, 3e-5))
+    fields = flatten(row)
+    assert fields["link_bytes_per_s"] == pytest.approx(1e6 / 2e-3)
+    assert (fields["rank_spread"], fields["entry_skew_s"]) == pytest.approx((2.0, 3e-5))
 
 
 def test_on_one_device_nothing_is_reported_of_ranks() -> None:
     (row,) = rows(a_run([a_record(a_measurement())]))
-    found = flatten(row)
-    assert (found["link_bytes_per_s"], found["rank_spread"], found["entry_skew_s"]) == (None, None, None)
-    assert not [note for note in found["notes"] if "link" in note or "rank" in note or "skew" in note]
+    fields = flatten(row)
+    assert (fields["link_bytes_per_s"], fields["rank_spread"], fields["entry_skew_s"]) == (None, None, None)
+    assert not [note for note in fields["notes"] if "link" in note or "rank" in note or "skew" in note]
     tables = report_document(a_run([a_record(a_measurement())])).tables
     assert "Ranks" not in [table.title for table in tables]
 
@@ -177,10 +184,10 @@ def test_ranks_of_several_hosts_have_no_common_clock_to_tell_their_skew_by() -> 
 
 
 def test_a_model_is_refused_by_launched_ranks_with_what_to_type_and_no_help_offers_it(tmp_path: Path) -> None:
-    def said(*arguments: str) -> subprocess.CompletedProcess[str]:
+    def run_rank(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "benchbench.ranks", *arguments]
         return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment())
 
-    assert "--model" not in said("--help").stdout
-    refused = said("--model", "mine.py")
+    assert "--model" not in run_rank("--help").stdout
+    refused = run_rank("--model", "mine.py")
     assert (refused.returncode, "accelbench run mine.py" in refused.stderr) == (2, True)

@@ -26,10 +26,10 @@ def test_packages_are_counted_and_nothing_twice(tmp_path: Path) -> None:
         | zone("intel-rapl:2", "psys", 99)
         | zone("intel-rapl-mmio:0", "package-0", 7),
     )
-    found = kernel.cpu_packages(root)
-    assert not isinstance(found, str)
-    assert [each.range_uj for each in found] == [1000, 1000]
-    assert kernel.read_uj(found) == (7, 8)
+    packages = kernel.cpu_packages(root)
+    assert not isinstance(packages, str)
+    assert [package.range_uj for package in packages] == [1000, 1000]
+    assert kernel.read_uj(packages) == (7, 8)
 
 
 def test_without_counters_there_is_a_reason(tmp_path: Path) -> None:
@@ -41,16 +41,16 @@ def test_a_counter_that_may_not_be_read_has_a_reason(tmp_path: Path) -> None:
     energy = root / kernel.RAPL / "intel-rapl:0/energy_uj"
     energy.unlink()
     energy.mkdir()  # even root cannot read it
-    found = kernel.cpu_packages(root)
-    assert isinstance(found, str)
-    assert found.startswith("RAPL counters cannot be read: ")
+    packages = kernel.cpu_packages(root)
+    assert isinstance(packages, str)
+    assert packages.startswith("RAPL counters cannot be read: ")
 
 
 def test_a_counter_that_has_gone_is_no_number(tmp_path: Path) -> None:
-    found = kernel.cpu_packages(tree(tmp_path, zone("intel-rapl:0", "package-0")))
-    assert not isinstance(found, str)
-    found[0].path.unlink()
-    assert kernel.read_uj(found) is None
+    packages = kernel.cpu_packages(tree(tmp_path, zone("intel-rapl:0", "package-0")))
+    assert not isinstance(packages, str)
+    packages[0].path.unlink()
+    assert kernel.read_uj(packages) is None
 
 
 def test_a_counter_that_starts_again_loses_nothing() -> None:
@@ -63,6 +63,6 @@ def test_without_readings_there_is_no_energy() -> None:
 
 @given(start=st.integers(0, 999), steps=st.lists(st.integers(0, 999)))
 def test_energy_is_the_sum_of_steps_wherever_the_counter_starts(start: int, steps: list[int]) -> None:
-    counted = list(accumulate(steps, initial=start))
-    found = kernel.used_j([(value % 1000,) for value in counted], (1000,))
-    assert [round(joules * 1e6) for joules in found] == [value - start for value in counted]
+    counter = list(accumulate(steps, initial=start))
+    joules_used = kernel.used_j([(value % 1000,) for value in counter], (1000,))
+    assert [round(joules * 1e6) for joules in joules_used] == [value - start for value in counter]

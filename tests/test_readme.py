@@ -46,7 +46,9 @@ def test_one_line_installs_from_the_constraints_into_an_environment_of_its_own()
 
 @pytest.mark.real
 def test_the_five_commands_of_the_readme_work_one_after_another(tmp_path: Path) -> None:
-    hello, quick, report, compare, check = (shlex.split(each)[1:] for each in commands(block("commands")))
+    hello, quick, report, compare, check = (
+        shlex.split(command)[1:] for command in commands(block("commands"))
+    )
     virtual = ("-b", "fake", "-d", "cpu", "-w", "gemm")
     (tmp_path / "my.py").write_text(MODEL)
     git(tmp_path, "init", "-q")
@@ -66,29 +68,29 @@ def test_the_test_line_runs_every_tool_and_ci_runs_the_test_line() -> None:
     for tool in ("ruff check", "ruff format --check", "mypy", "lint-imports", "pytest"):
         assert tool in block("test")
     script = (ROOT / ".ci/run").read_text().replace('eval "$command"', "exit 0")
-    done = subprocess.run(
+    process = subprocess.run(
         ["bash", "-s"],
         input=script.replace('"$(dirname "$0")/.."', f'"{ROOT}"'),
         capture_output=True,
         text=True,
     )
-    assert done.stdout.strip() == block("test")
+    assert process.stdout.strip() == block("test")
 
 
 @pytest.mark.real
 @pytest.mark.parametrize(
-    "example", [each for each in examples() if " run " in each and "--resume" not in each]
+    "example", [example for example in examples() if " run " in example and "--resume" not in example]
 )
 def test_every_run_of_the_catalogue_can_be_planned(tmp_path: Path, example: str) -> None:
     arguments = shlex.split(re.sub(r"-b \S+", "", example))[1:]
-    arguments = [each for each in arguments if each != "--dry-run"]
+    arguments = [argument for argument in arguments if argument != "--dry-run"]
     accelbench(*arguments, "-b", "fake", "--dry-run", cwd=tmp_path, ACCELBENCH_WORKLOADS="")
 
 
 def test_every_exit_code_is_documented() -> None:
     documented = (ROOT / "docs/cli.md").read_text()
-    found = [getattr(kind, "exit_code", None) for kind in vars(errors).values()]
-    for code in {each for each in found if each is not None} | {0, 4, 130}:
+    codes = [getattr(kind, "exit_code", None) for kind in vars(errors).values()]
+    for code in {exit_code for exit_code in codes if exit_code is not None} | {0, 4, 130}:
         assert re.search(rf"^\| .*\b{code}\b.*\|", documented, re.MULTILINE), code
 
 

@@ -53,7 +53,7 @@ REDACT = redaction({"MY_API_KEY": CANARY, "SHORT_TOKEN": "yes", "PLAIN": "visibl
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "expected"),
     [
         ("cannot fetch https://ada:pa55@example.com/x.whl", "cannot fetch https://example.com/x.whl"),
         ("https://token@example.com", "https://example.com"),
@@ -74,8 +74,8 @@ REDACT = redaction({"MY_API_KEY": CANARY, "SHORT_TOKEN": "yes", "PLAIN": "visibl
         ("1.23 ms, 45 token/s", "1.23 ms, 45 token/s"),
     ],
 )
-def test_a_text_is_shown_without_what_is_secret(text: str, shown: str) -> None:
-    assert REDACT(text) == shown
+def test_a_text_is_shown_without_what_is_secret(text: str, expected: str) -> None:
+    assert REDACT(text) == expected
 
 
 @given(st.text())
@@ -106,9 +106,9 @@ def test_parameters_arrive_as_they_are() -> None:
 
 def test_a_mistake_in_a_users_file_is_shown_without_its_secrets(tmp_path: Path) -> None:
     (tmp_path / "leaky.py").write_text(f"raise ValueError('password={CANARY}')\n")
-    done = accelbench("list", "workloads", cwd=tmp_path, ACCELBENCH_WORKLOADS=str(tmp_path))
-    assert f"password={HIDDEN}" in done.stdout + done.stderr
-    assert CANARY not in done.stdout + done.stderr
+    process = accelbench("list", "workloads", cwd=tmp_path, ACCELBENCH_WORKLOADS=str(tmp_path))
+    assert f"password={HIDDEN}" in process.stdout + process.stderr
+    assert CANARY not in process.stdout + process.stderr
 
 
 def test_a_log_that_is_cut_begins_with_a_whole_line() -> None:
@@ -125,9 +125,9 @@ def test_a_canary_in_every_place_is_found_in_no_stored_file(tmp_path: Path) -> N
         *("run", "-w", "leaky", "-b", "fake", "--rounds", "1", "--tag", f"password={CANARY}"),
         cwd=tmp_path, code=4, ACCELBENCH_WORKLOADS=str(workloads), MY_API_KEY=CANARY,
     )  # fmt: skip
-    stored = [path for path in (tmp_path / "results").rglob("*") if path.is_file()]
-    assert stored
-    for path in stored:
+    files = [path for path in (tmp_path / "results").rglob("*") if path.is_file()]
+    assert files
+    for path in files:
         text = path.read_text(errors="replace")
         assert CANARY not in text, path
         assert str(tmp_path) not in text, path
@@ -162,7 +162,7 @@ def test_x15_canaries_are_found_in_no_output(tmp_path: Path) -> None:
     formats = ["junit", "github", "json", "csv", "markdown", "pytest-benchmark"]
     verbs += [f"export latest --to {name} -o out/{name}" for name in formats]
     outputs += [accelbench(*verb.split(), cwd=home, **environment) for verb in verbs]
-    texts = {f"answer {number}": each.stdout + each.stderr for number, each in enumerate(outputs)}
+    texts = {f"answer {number}": output.stdout + output.stderr for number, output in enumerate(outputs)}
     texts |= {
         str(path): path.read_text(errors="replace") for path in home.glob("[!.m]*/**/*") if path.is_file()
     }
@@ -181,7 +181,7 @@ def test_x16_a_local_variable_of_what_fails_is_found_in_no_output(tmp_path: Path
         accelbench("report", cwd=tmp_path),
         accelbench("export", "latest", "--to", "junit", "-o", "out", cwd=tmp_path),
     ]
-    texts = [each.stdout + each.stderr for each in outputs]
+    texts = [output.stdout + output.stderr for output in outputs]
     texts += [path.read_text(errors="replace") for path in tmp_path.glob("[or]*/**/*") if path.is_file()]
     assert any("RuntimeError: 17 characters" in text for text in texts)
     assert not [text for text in texts if CANARY in text]
@@ -190,18 +190,18 @@ def test_x16_a_local_variable_of_what_fails_is_found_in_no_output(tmp_path: Path
 def test_x16_an_internal_error_shows_no_local_variables_or_secrets(tmp_path: Path) -> None:
     command = [sys.executable, "-c", INTERNAL]
     env = environment(TMPDIR=str(tmp_path), MY_API_KEY="another-secret")
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
-    assert done.returncode == 70
+    process = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert process.returncode == 70
     (details,) = tmp_path.glob("accelbench-error-*.txt")
-    assert done.stderr == f"internal error: ValueError; details in {details}\n"
+    assert process.stderr == f"internal error: ValueError; details in {details}\n"
     assert details.read_text().endswith(f"ValueError: 17 characters of {HIDDEN}\n")
     assert CANARY not in details.read_text()
 
 
 def test_a_secret_longer_than_a_name_may_be_is_hidden_and_ends_nothing(tmp_path: Path) -> None:
     secret = "s" * 300
-    done = accelbench("run", "-b", "fake", "-w", "gemm", "--rounds", "1", cwd=tmp_path, MY_TOKEN=secret)
-    assert secret not in done.stdout + done.stderr
+    process = accelbench("run", "-b", "fake", "-w", "gemm", "--rounds", "1", cwd=tmp_path, MY_TOKEN=secret)
+    assert secret not in process.stdout + process.stderr
     assert redaction({"MY_TOKEN": secret}, "", "")(f"401: {secret}") == f"401: {HIDDEN}"
 
 
@@ -213,8 +213,8 @@ def test_an_internal_error_that_cannot_be_kept_is_its_type_alone(tmp_path: Path,
         "    raise ValueError", f"    secret = os.environ['MY_API_KEY']; {broken}\n    raise ValueError"
     )
     program = program.replace("os.environ['MY_API_KEY']}", "secret}")
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program],
         cwd=tmp_path, env=environment(MY_API_KEY="another-secret"), capture_output=True, text=True,
     )  # fmt: skip
-    assert (done.returncode, done.stdout, done.stderr) == (70, "", "internal error: ValueError\n")
+    assert (process.returncode, process.stdout, process.stderr) == (70, "", "internal error: ValueError\n")

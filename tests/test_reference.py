@@ -103,7 +103,7 @@ OPERATIONS: dict[str, Operation] = {
 }
 
 
-def drawn(shapes: list[tuple[int, ...]]) -> list[Any]:
+def random_arrays(shapes: list[tuple[int, ...]]) -> list[Any]:
     source = np.random.default_rng(1)
     return [source.standard_normal(shape) for shape in shapes]
 
@@ -113,7 +113,7 @@ def drawn(shapes: list[tuple[int, ...]]) -> list[Any]:
 def test_an_operation_and_its_gradients_are_those_of_torch(name: str) -> None:
     torch = pytest.importorskip("torch")
     ours, theirs, shapes = OPERATIONS[name]
-    values = drawn(shapes)
+    values = random_arrays(shapes)
     tensors = [torch.tensor(array, requires_grad=True) for array in values]
     expected = theirs(torch.nn.functional, *tensors)
     upstream = np.random.default_rng(2).standard_normal(tuple(expected.shape))
@@ -121,14 +121,14 @@ def test_an_operation_and_its_gradients_are_those_of_torch(name: str) -> None:
 
     np.testing.assert_allclose(ours(*values), expected.detach().numpy(), rtol=1e-9, atol=1e-12)
     for at, tensor in enumerate(tensors):
-        gradient = grad(lambda *given: (ours(*given) * upstream).sum(), at)(*values)
+        gradient = grad(lambda *arguments: (ours(*arguments) * upstream).sum(), at)(*values)
         np.testing.assert_allclose(gradient, tensor.grad.numpy(), rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", [name for name in OPERATIONS if "conv" in name or "pool" in name])
 def test_a_primitives_derivative_is_its_difference_quotient(name: str) -> None:
     ours, _, shapes = OPERATIONS[name]
-    check_grads(ours, modes=["rev"], order=1)(*drawn(shapes))
+    check_grads(ours, modes=["rev"], order=1)(*random_arrays(shapes))
 
 
 GRIDS = {"bfloat16": BFLOAT16, "float16": FLOAT16, "float8_e4m3": FLOAT8}
@@ -181,14 +181,14 @@ def test_stochastic_rounding_is_right_on_average() -> None:
 
 def test_rounding_reaches_the_gradient_too() -> None:
     ops = Ops(Rounded(precision=PRECISIONS[Dtype.BFLOAT16], source=np.random.default_rng(0), nearest=True))
-    x, w = drawn([(3, 4), (5, 4)])
+    x, w = random_arrays([(3, 4), (5, 4)])
     gradient = grad(lambda x: (ops.linear(x, w) * np.pi).sum())(x)
     np.testing.assert_array_equal(gradient, rounded(BFLOAT16, gradient, nearest=True))
 
 
 def test_mixed_precision_rounds_operands_and_not_the_parameter() -> None:
     ops = Ops(Rounded(precision=PRECISIONS[Dtype.AMP_BF16], source=np.random.default_rng(0), nearest=True))
-    (weight,) = drawn([(4, 4)])
+    (weight,) = random_arrays([(4, 4)])
     np.testing.assert_array_equal(ops.rounding.parameter(weight), weight)
     product = ops.matmul(np.eye(4), weight)
     np.testing.assert_array_equal(product, rounded(BFLOAT16, weight, nearest=True))
@@ -259,5 +259,5 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="mallopt is glibc's")
 def test_pages_of_arrays_that_come_and_go_are_cleared_once() -> None:
     """Of 8192 pages each, or of larger ones."""
-    done = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, check=True)
-    assert int(done.stdout) < 2 * 8192
+    process = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, check=True)
+    assert int(process.stdout) < 2 * 8192

@@ -102,16 +102,16 @@ def test_a_workload_of_a_family_is_found_without_importing_other_families() -> N
         "kind = registry.find_class('benchbench.workloads', 'top_k', Workload)\n"
         "print(kind.__name__, *(name for name in sys.modules if '.workloads.operations.' in name))"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["TopK", "benchbench.workloads.operations.rows"]
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert process.stdout.split() == ["TopK", "benchbench.workloads.operations.rows"]
 
 
 def test_families_name_exactly_the_workloads_of_their_files() -> None:
     for family, names in registry.FAMILIES.items():
         entries = registry.entries_of(import_module(family), Workload)  # type: ignore[type-abstract]
         stem = family.rpartition(".")[2]
-        begun = {name for name in names if any(f"{entry}_".startswith(f"{name}_") for entry in entries)}
-        assert begun == set(names)
+        families = {name for name in names if any(f"{entry}_".startswith(f"{name}_") for entry in entries)}
+        assert families == set(names)
         assert all(any(f"{entry}_".startswith(f"{name}_") for name in (*names, stem)) for entry in entries)
 
 

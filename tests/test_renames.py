@@ -49,43 +49,43 @@ SOURCE = """
 
 def a_workload(folder: Path, name: str, formerly: str = "", seconds: float = 1e-3) -> dict[str, Any]:
     """The one workload of a folder, and the variable that names the folder."""
-    own = folder / f"of_{name}"
-    own.mkdir(exist_ok=True)
-    told = f'formerly = "{formerly}"' if formerly else ""
-    text = dedent(SOURCE).format(name=name.title(), formerly=told, seconds=seconds)
-    (own / f"{name}.py").write_text(text)
-    return {"ACCELBENCH_WORKLOADS": str(own)}
+    place = folder / f"of_{name}"
+    place.mkdir(exist_ok=True)
+    line = f'formerly = "{formerly}"' if formerly else ""
+    text = dedent(SOURCE).format(name=name.title(), formerly=line, seconds=seconds)
+    (place / f"{name}.py").write_text(text)
+    return {"ACCELBENCH_WORKLOADS": str(place)}
 
 
-def measured(cwd: Path, name: str, **more: Any) -> None:
+def measure(cwd: Path, name: str, **more: Any) -> None:
     accelbench("run", "-w", name, "-b", "fake", "-d", "cpu", "--rounds", "3", "--quick", cwd=cwd, **more)
 
 
 @pytest.mark.real
 def test_what_was_measured_under_the_former_name_is_compared_and_in_one_history(tmp_path: Path) -> None:
-    measured(tmp_path, "oldname", **a_workload(tmp_path, "oldname"))
+    measure(tmp_path, "oldname", **a_workload(tmp_path, "oldname"))
     new = a_workload(tmp_path, "newname", "oldname", seconds=2e-3)
-    measured(tmp_path, "newname", **new)
+    measure(tmp_path, "newname", **new)
     cache = tmp_path / "cache"
     compared = json.loads(
         accelbench("compare", "latest~1", "latest", "--format", "json", cwd=tmp_path).stdout
     )
-    assert [(each["case"].partition("(")[0], each["verdict"]) for each in compared["verdicts"]] == [
+    assert [(verdict["case"].partition("(")[0], verdict["verdict"]) for verdict in compared["verdicts"]] == [
         ("newname", "slower")
     ]
     assert "renamed: oldname → newname" in accelbench("compare", "latest~1", "latest", cwd=tmp_path).stdout
     for _ in range(2):  # from the files, and from the cache
-        shown = accelbench(
+        process = accelbench(
             "history", "newname", "--format", "json", cwd=tmp_path, ACCELBENCH_CACHE=str(cache)
         )
-        (trend,) = json.loads(shown.stdout)
+        (trend,) = json.loads(process.stdout)
         assert trend["case"].startswith("newname(")
         assert len(trend["points"]) == 2
 
 
 @pytest.mark.real
 def test_a_baseline_of_the_former_name_is_measured_and_checked_under_the_present_one(tmp_path: Path) -> None:
-    measured(tmp_path, "oldname", **a_workload(tmp_path, "oldname"))
+    measure(tmp_path, "oldname", **a_workload(tmp_path, "oldname"))
     accelbench("baseline", "set", "main", cwd=tmp_path)
     new = a_workload(tmp_path, "newname", "oldname")
     arguments = ("check", "--baseline", "main", "--inconclusive", "pass", "--format", "json")
@@ -116,16 +116,16 @@ def test_code_from_before_the_renaming_is_measured_under_its_own_name(tmp_path: 
     git(tmp_path, "init", "-q")
     (tmp_path / ".gitignore").write_text("results\n")
     for name, formerly in (("oldname", ""), ("newname", "oldname")):
-        places = a_workload(tmp_path, name, formerly, seconds=1e-3 if formerly else 2e-3)
-        Path(places["ACCELBENCH_WORKLOADS"]).rename(tmp_path / "bench")
+        variables = a_workload(tmp_path, name, formerly, seconds=1e-3 if formerly else 2e-3)
+        Path(variables["ACCELBENCH_WORKLOADS"]).rename(tmp_path / "bench")
         git(tmp_path, "add", "-A")
         git(tmp_path, "commit", "-qm", name)
         if not formerly:
             shutil.rmtree(tmp_path / "bench")
     arguments = ("-w", "newname", "-b", "fake", "-d", "cpu", "--quick", "--format", "json")
     sides = ("--ab", "rev:HEAD~1", "rev:HEAD")
-    own: dict[str, Any] = {"ACCELBENCH_WORKLOADS": str(tmp_path / "bench")}
-    compared = accelbench("compare", *sides, *arguments, cwd=tmp_path, **own)
+    moved_variables: dict[str, Any] = {"ACCELBENCH_WORKLOADS": str(tmp_path / "bench")}
+    compared = accelbench("compare", *sides, *arguments, cwd=tmp_path, **moved_variables)
     (verdict,) = json.loads(compared.stdout)["verdicts"]
     assert (verdict["verdict"], verdict["ratio"]) == ("faster", pytest.approx(0.5))
 
@@ -140,17 +140,17 @@ def test_hardware_takes_what_was_measured_under_the_former_name_for_the_same_wor
 
 
 def renamed(run: Run, name: str, formerly: str = "") -> Run:
-    def case(each: Any) -> Any:
-        return replace(each, workload=name, formerly=formerly)
+    def case(item: Any) -> Any:
+        return replace(item, workload=name, formerly=formerly)
 
     plan = tuple(map(case, run.info.plan))
-    records = tuple(replace(each, case=case(each.case)) for each in run.records)
+    records = tuple(replace(record, case=case(record.case)) for record in run.records)
     return Run(info=replace(run.info, plan=plan), records=records)
 
 
 def a_timed_run(run: str, seconds: float) -> Run:
-    made = a_run(some_rounds(seconds, seconds * 1.001, seconds * 0.999))
-    return Run(info=replace(made.info, id=run), records=made.records)
+    base_run = a_run(some_rounds(seconds, seconds * 1.001, seconds * 0.999))
+    return Run(info=replace(base_run.info, id=run), records=base_run.records)
 
 
 def test_of_what_was_renamed_twice_all_is_one_series() -> None:
@@ -159,10 +159,10 @@ def test_of_what_was_renamed_twice_all_is_one_series() -> None:
         renamed(a_timed_run("b", 1e-3), "second", "first"),
         renamed(a_timed_run("c", 1e-3), "third", "second"),
     ]
-    (found,) = series(runs, LATENCY, ["third"])
-    assert found.case.startswith("third(")
-    assert [point.run for point in found.points] == ["a", "b", "c"]
-    assert [point.run for one in series(runs[:1], LATENCY) for point in one.points] == ["a"]
+    (trend,) = series(runs, LATENCY, ["third"])
+    assert trend.case.startswith("third(")
+    assert [point.run for point in trend.points] == ["a", "b", "c"]
+    assert [point.run for trend in series(runs[:1], LATENCY) for point in trend.points] == ["a"]
 
 
 def test_who_asks_for_the_former_name_is_told_the_present_one() -> None:
@@ -173,21 +173,24 @@ def test_who_asks_for_the_former_name_is_told_the_present_one() -> None:
 
 
 def test_a_run_that_has_both_names_keeps_them() -> None:
-    one, other = a_timed_run("a", 1e-3), renamed(a_timed_run("a", 2e-3), "other", a_case().workload)
-    both = Run(
-        info=replace(one.info, plan=(*one.info.plan, *other.info.plan)),
-        records=(*one.records, *other.records),
+    run, renamed_run = a_timed_run("a", 1e-3), renamed(a_timed_run("a", 2e-3), "other", a_case().workload)
+    two_names = Run(
+        info=replace(run.info, plan=(*run.info.plan, *renamed_run.info.plan)),
+        records=(*run.records, *renamed_run.records),
     )
-    assert len(series([both], LATENCY)) == 2
-    (kept,) = with_present_names([digest(both)])
-    assert len(kept.cases) == 2
+    assert len(series([two_names], LATENCY)) == 2
+    (summary,) = with_present_names([digest(two_names)])
+    assert len(summary.cases) == 2
 
 
 def test_another_work_under_a_former_name_is_not_compared() -> None:
     old, new = renamed(a_timed_run("a", 1e-3), "first"), renamed(a_timed_run("b", 1e-3), "second", "first")
-    assert [each.verdict for each in compare_runs(old, new).verdicts] == [Verdict.SAME]
+    assert [verdict.verdict for verdict in compare_runs(old, new).verdicts] == [Verdict.SAME]
     unrelated = renamed(a_timed_run("b", 1e-3), "second")
-    assert {each.verdict for each in compare_runs(old, unrelated).verdicts} == {Verdict.GONE, Verdict.NEW}
+    assert {verdict.verdict for verdict in compare_runs(old, unrelated).verdicts} == {
+        Verdict.GONE,
+        Verdict.NEW,
+    }
 
 
 def test_names_that_lead_in_a_circle_end_somewhere() -> None:

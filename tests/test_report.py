@@ -95,14 +95,14 @@ def test_a_line_shows_the_numbers_of_a_case() -> None:
 
 
 def test_different_work_is_never_in_one_table() -> None:
-    others = [
+    other_cases = [
         a_case(workload="conv2d"),
         a_case(params={"m": 65, "n": 64, "k": 64}),
         a_case(dtype=Dtype.BFLOAT16),
         a_case(suite="full"),
         a_case(cache=Cache.COLD),
     ]
-    records = [record for case in (TORCH, *others) for record in some_rounds(0.001, case=case)]
+    records = [record for case in (TORCH, *other_cases) for record in some_rounds(0.001, case=case)]
 
     assert len(report_document(a_run(records)).tables) == 6
 
@@ -183,7 +183,7 @@ def test_memory_bound_work_is_reported_in_bytes_everywhere(dtype: Dtype, flops: 
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "ratios"),
+    ("first_times", "second_times", "ratios"),
     [
         ((0.99, 1.00, 1.01), (1.49, 1.50, 1.51), ("1.00×", "1.50×")),
         ((0.90, 1.00, 1.10), (1.40, 1.50, 1.60), ("1.00×", "1.50×")),
@@ -194,10 +194,10 @@ def test_memory_bound_work_is_reported_in_bytes_everywhere(dtype: Dtype, flops: 
     ids=["apart", "apart in each round", "across", "one round", "one round of both"],
 )
 def test_a_difference_that_is_not_significant_has_a_question_mark(
-    one: tuple[float, ...], other: tuple[float, ...], ratios: tuple[str, ...]
+    first_times: tuple[float, ...], second_times: tuple[float, ...], ratios: tuple[str, ...]
 ) -> None:
-    for first, second in ((one, other), (other, one)):
-        names = (TORCH, JAX) if first is one else (JAX, TORCH)
+    for first, second in ((first_times, second_times), (second_times, first_times)):
+        names = (TORCH, JAX) if first is first_times else (JAX, TORCH)
         pairs = zip((first, second), names, strict=True)
         report = of_one_work(
             *[record for rounds, case in pairs for record in some_rounds(*rounds, case=case)]
@@ -210,8 +210,8 @@ def test_a_difference_that_is_not_significant_has_a_question_mark(
 def disturbed(step_s: float, case: Case) -> list[Record]:
     """Three rounds beside a program that used half a core."""
     telemetry = a_telemetry(busy_s=tuple(0.2 * number for number in range(11)))
-    measured = a_watched(telemetry, block_s=(10 * step_s,) * 5)
-    return [a_record(measured, case=case, round=number) for number in range(3)]
+    measurement = a_watched(telemetry, block_s=(10 * step_s,) * 5)
+    return [a_record(measurement, case=case, round=number) for number in range(3)]
 
 
 def test_processes_that_disagree_have_a_rank_and_an_undecided_ratio() -> None:
@@ -222,8 +222,8 @@ def test_processes_that_disagree_have_a_rank_and_an_undecided_ratio() -> None:
     assert texts(report, "rate") == ("", "1.00 product/s")
     assert texts(report, "ratio") == ("1.00× ?", "282× ?")
     panels = [panel for plot in report.plots for panel in plot.panels]
-    drawn = [panel.strips if isinstance(panel, Strips) else panel.bars for panel in panels]  # type: ignore[union-attr]
-    assert [[bar.status for bar in bars if bar.value is None] for bars in drawn] == [
+    bars_of_panels = [panel.strips if isinstance(panel, Strips) else panel.bars for panel in panels]  # type: ignore[union-attr]
+    assert [[bar.status for bar in bars if bar.value is None] for bars in bars_of_panels] == [
         ["processes disagree: 3.55, 216, 213 ms"]
     ] * 2
 
@@ -302,10 +302,10 @@ def test_an_unranked_case_has_the_reason_and_no_ratio() -> None:
 
 
 def test_processes_that_disagree_decide_nothing_unless_all_are_slower() -> None:
-    apart = [*some_rounds(0.99, 1, 1.01, case=TORCH), *some_rounds(1.99, 2, 2.01, case=JAX)]
-    wild = of_one_work(*apart, *some_rounds(0.1, 3.0, 2.0, case=TENSORFLOW))
+    separate = [*some_rounds(0.99, 1, 1.01, case=TORCH), *some_rounds(1.99, 2, 2.01, case=JAX)]
+    wild = of_one_work(*separate, *some_rounds(0.1, 3.0, 2.0, case=TENSORFLOW))
     assert verdict_of(wild)["standing"] == "open"
-    slow = of_one_work(*apart, *some_rounds(900, 3000, 2000, case=TENSORFLOW))
+    slow = of_one_work(*separate, *some_rounds(900, 3000, 2000, case=TENSORFLOW))
     assert verdict_of(slow)["winner"] == "torch"
 
 
@@ -375,11 +375,11 @@ def test_the_reason_of_an_empty_cell_is_no_footnote() -> None:
 
 
 def test_an_omitted_case_is_a_row_if_its_target_has_other_cases() -> None:
-    missing = a_left_out(case=JAX, status=Status.UNSUPPORTED, reason="no builder")
+    omission = a_left_out(case=JAX, status=Status.UNSUPPORTED, reason="no builder")
     elsewhere = a_case(backend="jax", mode="jit", workload="conv2d")
 
     report = report_document(
-        a_run([*some_rounds(0.001, case=TORCH), *some_rounds(0.001, case=elsewhere)], left_out=(missing,))
+        a_run([*some_rounds(0.001, case=TORCH), *some_rounds(0.001, case=elsewhere)], left_out=(omission,))
     )
 
     assert texts(report, "latency")[1] == "unsupported: no builder"
@@ -457,8 +457,8 @@ def test_the_deciding_command_has_only_open_workloads() -> None:
     plan = (TORCH, replace(TORCH, workload="conv2d", params={}))
     info = a_run([], plan=plan, command=("run", "-w", "gemm,conv2d", "--quick")).info
     assert longer_command(info, ["gemm"], 9) == "accelbench run --quick -w gemm --heats 9"
-    both = "accelbench run -w gemm,conv2d --quick --heats 9"
-    assert longer_command(info, ["conv2d", "gemm"], 9) == both
+    command = "accelbench run -w gemm,conv2d --quick --heats 9"
+    assert longer_command(info, ["conv2d", "gemm"], 9) == command
 
 
 def test_two_equally_fast_modes_of_one_backend_have_a_winner() -> None:
@@ -576,9 +576,9 @@ def test_an_unknown_axis_raises_an_error_with_a_hint() -> None:
 
 
 def test_targets_without_a_planned_case_are_listed_below_the_table() -> None:
-    missing = [a_left_out(), a_left_out(case=a_case(device="cuda:0", workload="conv2d"))]
+    omissions = [a_left_out(), a_left_out(case=a_case(device="cuda:0", workload="conv2d"))]
 
-    report = report_document(a_run(left_out=tuple(missing)))
+    report = report_document(a_run(left_out=tuple(omissions)))
 
     assert len(report.tables) == 1
     assert report.notes == ("left out 2×: torch cuda:0 eager: unavailable, this torch is a CPU build",)
@@ -617,8 +617,8 @@ def test_the_page_of_environments_shows_two_versions_as_a_report_does() -> None:
         return some_rounds(*seconds, case=case, cost=a_cost(flops=2 * 256 * 512 * 512))
 
     run = a_run([*rounds("jax", 675e-6, 687e-6, 699e-6), *rounds("jax@0.9", 721e-6, 731e-6, 742e-6)])
-    shown = rendered(report_document(run)).split("\n\n")[2]
-    assert shown in (ROOT / "docs/environments.md").read_text()
+    text = rendered(report_document(run)).split("\n\n")[2]
+    assert text in (ROOT / "docs/environments.md").read_text()
 
 
 def test_the_documented_table_is_that_of_the_stored_run() -> None:
@@ -629,7 +629,7 @@ def test_the_documented_table_is_that_of_the_stored_run() -> None:
 
 
 def test_variables_of_the_shell_are_among_the_facts() -> None:
-    told = "variables: CC=gcc-13 XLA_FLAGS=--x"
+    line = "variables: CC=gcc-13 XLA_FLAGS=--x"
     variables = {"CC": "gcc-13", "XLA_FLAGS": "--x"}
-    assert told in report_document(a_run(variables=variables)).facts
+    assert line in report_document(a_run(variables=variables)).facts
     assert not any("variables" in fact for fact in report_document(a_run(variables={})).facts)

@@ -40,15 +40,15 @@ QUICK = Policy(name="quick", rounds=3)
 FAKE = ("-b", "fake", "-d", "cpu", "-w", "gemm,honest", "--quick", "--seed", "1")
 
 
-def measured(policy: Policy, script: Script, earlier: Sequence[Record] = ()) -> list[Record]:
+def measure(policy: Policy, script: Script, earlier: Sequence[Record] = ()) -> list[Record]:
     """What is made after `earlier`; each case goes on in its script."""
     count = {case.id: sum(record.case == case for record in earlier) for case, _ in script}
     pool: Any = Scripted([(case, values[count[case.id] :]) for case, values in script])
     info = a_run_info(plan=tuple(case for case, _ in script), policy=policy)
-    made = recording.measure_rounds(
+    rounds = recording.measure_rounds(
         [pool], [info], RunObserver(), clock=lambda: pool.now_s, earlier=tuple(earlier)
     )
-    return [record for _, record in made]
+    return [record for _, record in rounds]
 
 
 def facts(records: Sequence[Record]) -> list[tuple[object, ...]]:
@@ -64,21 +64,21 @@ def test_a_run_that_is_interrupted_anywhere_ends_with_the_records_of_one_that_wa
     values: list[list[float | None]], policy: Policy, data: st.DataObject
 ) -> None:
     script: Script = list(zip(cases(len(values)), values, strict=True))
-    whole = measured(policy, script)
-    first = data.draw(st.integers(0, len(whole)))
-    second = data.draw(st.integers(first, len(whole)))
-    kept = whole[:first]
-    kept += measured(policy, script, kept)[: second - first]
-    kept += measured(policy, script, kept)
-    assert facts(kept) == facts(whole)
+    full = measure(policy, script)
+    first = data.draw(st.integers(0, len(full)))
+    second = data.draw(st.integers(first, len(full)))
+    records = full[:first]
+    records += measure(policy, script, records)[: second - first]
+    records += measure(policy, script, records)
+    assert facts(records) == facts(full)
 
 
 def test_a_budget_is_spent_once() -> None:
     (wild,) = cases(1)
     script: Script = [(wild, [1.0, 1.5, 0.7] * 30)]
-    whole = measured(budget_policy(200.0), script)
-    resumed = measured(budget_policy(200.0), script, whole[:8])
-    assert len(whole) - 8 <= len(resumed) <= len(whole) - 7  # what importing took before is not stored
+    full = measure(budget_policy(200.0), script)
+    resumed = measure(budget_policy(200.0), script, full[:8])
+    assert len(full) - 8 <= len(resumed) <= len(full) - 7  # what importing took before is not stored
 
 
 @pytest.fixture(scope="module")
@@ -89,14 +89,14 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return results
 
 
-def interrupted(ended: Path, folder: Path, kept: int = 2, torn: bytes = b"") -> Path:
+def interrupted(ended: Path, folder: Path, count: int = 2, torn: bytes = b"") -> Path:
     """A copy of the run with its first records alone, and perhaps the beginning of another."""
     source = selectors.find_run(ended, "latest")
     run = folder / "results" / "runs" / source.name
     run.mkdir(parents=True)
     (run / "run.json").write_bytes((source / "run.json").read_bytes())
     lines = (source / "records.jsonl").read_bytes().splitlines(keepends=True)
-    (run / "records.jsonl").write_bytes(b"".join(lines[:kept]) + torn)
+    (run / "records.jsonl").write_bytes(b"".join(lines[:count]) + torn)
     return run
 
 
@@ -117,30 +117,30 @@ def in_test_environment(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 @pytest.mark.real
 def test_the_missing_records_of_a_run_are_measured_as_another_part(ended: Path, tmp_path: Path) -> None:
     folder = interrupted(ended, tmp_path, torn=b'{"schema":2,"case":{"sui')
-    whole = runs.read_run(selectors.find_run(ended, "latest"))
+    stored_run = runs.read_run(selectors.find_run(ended, "latest"))
     listed = json.loads(accelbench("list", "runs", "--format", "json", cwd=tmp_path).stdout)
-    assert [each["status"] for each in listed] == ["interrupted"]
+    assert [row["status"] for row in listed] == ["interrupted"]
     line = f"accelbench run --resume {folder.name}"
     assert line in accelbench("list", "runs", cwd=tmp_path).stdout
     hint = f"interrupted, or still being measured: {line}"
     assert f"{hint} --results {folder.parents[1]}" in api.report(folder).facts
     assert f"- {hint}" in accelbench("report", "--format", "markdown", cwd=tmp_path).stdout.splitlines()
-    said = accelbench(*line.split()[1:], cwd=tmp_path, **only("honest")).stderr
-    assert "2 records exist already" in said
+    output = accelbench(*line.split()[1:], cwd=tmp_path, **only("honest")).stderr
+    assert "2 records exist already" in output
     run = runs.read_run(folder)
     assert (run.ended, run.damaged) == (True, ())
     assert [(record.case.id, record.round) for record in run.records] == [
-        (record.case.id, record.round) for record in whole.records
+        (record.case.id, record.round) for record in stored_run.records
     ]
     assert [record.order for record in run.records] == list(range(6))
     assert [record.part for record in run.records] == [0, 0, 1, 1, 1, 1]
     assert [part.command[:2] for part in run.info.resumed] == [("run", "--resume")]
-    assert run.info.plan == whole.info.plan
+    assert run.info.plan == stored_run.info.plan
     facts = api.report(run).facts
     assert f"resumed {run.info.resumed[0].started}: 4 of its 6 records were made after that" in facts
     assert hint not in facts
     listed = json.loads(accelbench("list", "runs", "--format", "json", cwd=tmp_path).stdout)
-    assert [each["status"] for each in listed] == ["ended"]
+    assert [row["status"] for row in listed] == ["ended"]
 
 
 @pytest.mark.real
@@ -149,8 +149,8 @@ def test_the_newest_run_that_was_interrupted_is_resumed(ended: Path, tmp_path: P
     runs.store_run(tmp_path / "results", a_run(id=naming.new_id()))
     accelbench("run", "--resume", cwd=tmp_path, **only("honest"))
     assert runs.progress(older) is runs.Progress.ENDED
-    said = accelbench("run", "--resume", cwd=tmp_path, code=2).stderr
-    assert "No run in results/runs was interrupted." in said
+    output = accelbench("run", "--resume", cwd=tmp_path, code=2).stderr
+    assert "No run in results/runs was interrupted." in output
 
 
 @pytest.mark.real
@@ -158,15 +158,15 @@ def test_a_function_resumes_a_run_with_what_it_was_begun_with(
     ended: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = interrupted(ended, tmp_path)
-    made: list[Record] = []
+    records: list[Record] = []
     in_test_environment(monkeypatch, tmp_path)
-    run = api.run(resume=folder.name, seed=1, results=tmp_path / "results", on_record=made.append)
-    assert len(made) == 4
-    assert run.records[2:] == tuple(made)
+    run = api.run(resume=folder.name, seed=1, results=tmp_path / "results", on_record=records.append)
+    assert len(records) == 4
+    assert run.records[2:] == tuple(records)
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "told"),
+    ("path", "value", "message"),
     [
         (("machine", "cpu"), "Other CPU", "cpu: Other CPU, now "),
         (("machine", "threads"), 99, "threads: 99, now "),
@@ -181,36 +181,41 @@ def test_a_function_resumes_a_run_with_what_it_was_begun_with(
     ],
 )
 def test_every_difference_from_the_first_part_is_reported(
-    ended: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: Sequence[Any], value: Any, told: str
+    ended: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    path: Sequence[Any],
+    value: Any,
+    message: str,
 ) -> None:
     in_test_environment(monkeypatch, tmp_path)
     folder = interrupted(ended, tmp_path)
     probes = runs.read_head(folder).probes
     assert differences(runs.read_run(folder), probes) == []
     change_head(folder, path, value)
-    (found,) = differences(runs.read_run(folder), probes)
-    assert told in found
+    (lines,) = differences(runs.read_run(folder), probes)
+    assert message in lines
 
 
 def test_a_little_less_memory_is_the_same_machine(ended: Path, tmp_path: Path) -> None:
     folder = interrupted(ended, tmp_path)
     head = runs.read_head(folder)
     change_head(folder, ("machine", "memory_bytes"), head.machine.memory_bytes + 2**24)
-    found = differences(runs.read_run(folder), head.probes)
-    assert not [each for each in found if each.startswith("memory")]
+    lines = differences(runs.read_run(folder), head.probes)
+    assert not [line for line in lines if line.startswith("memory")]
 
 
 def test_a_run_with_differences_is_not_resumed(ended: Path, tmp_path: Path) -> None:
     folder = interrupted(ended, tmp_path)
     change_head(folder, ("version",), "0.0.1")
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    said = accelbench("run", "--resume", cwd=tmp_path, code=2, **only("honest")).stderr
-    assert "cannot be resumed here: accelbench: 0.0.1, now" in said
+    output = accelbench("run", "--resume", cwd=tmp_path, code=2, **only("honest")).stderr
+    assert "cannot be resumed here: accelbench: 0.0.1, now" in output
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"threads": 99}, "threads was "),
         ({"seed": 2}, "seed was 1"),
@@ -220,10 +225,10 @@ def test_a_run_with_differences_is_not_resumed(ended: Path, tmp_path: Path) -> N
     ],
 )
 def test_a_run_is_resumed_as_it_was_begun(
-    ended: Path, tmp_path: Path, options: dict[str, Any], told: str
+    ended: Path, tmp_path: Path, options: dict[str, Any], message: str
 ) -> None:
     folder = interrupted(ended, tmp_path)
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=message):
         api.run(resume=folder.name, results=tmp_path / "results", **options)
 
 
@@ -236,17 +241,17 @@ def test_a_run_that_has_ended_or_is_not_asked_for_is_not_resumed(ended: Path) ->
 @pytest.mark.real
 def test_a_run_that_is_being_measured_is_left_alone(ended: Path, tmp_path: Path) -> None:
     folder = interrupted(ended, tmp_path)
-    held = lock(folder)
+    lock_file = lock(folder)
     try:
-        said = accelbench("run", "--resume", folder.name, cwd=tmp_path, code=6).stderr
-        assert "Another process is adding to" in said
+        output = accelbench("run", "--resume", folder.name, cwd=tmp_path, code=6).stderr
+        assert "Another process is adding to" in output
         assert "was interrupted" in accelbench("run", "--resume", cwd=tmp_path, code=2).stderr
         with pytest.raises(CannotWrite):
             runs.RunWriter(folder)
         listed = json.loads(accelbench("list", "runs", "--format", "json", cwd=tmp_path).stdout)
-        assert [each["status"] for each in listed] == ["being measured"]
+        assert [row["status"] for row in listed] == ["being measured"]
     finally:
-        os.close(held)
+        os.close(lock_file)
 
 
 def test_one_side_of_a_comparison_and_a_session_of_tests_cannot_be_resumed(tmp_path: Path) -> None:
@@ -256,8 +261,8 @@ def test_one_side_of_a_comparison_and_a_session_of_tests_cannot_be_resumed(tmp_p
         with runs.create_run(tmp_path / "results", a_run_info(id=f"run{number}", **over)) as writer:
             writer.append(a_record(a_failure()))
         (tmp_path / f"results/runs/run{number}/end.json").unlink()
-        said = accelbench("run", "--resume", f"run{number}", cwd=tmp_path, code=2).stderr
-        assert "cannot be resumed: " in said
+        output = accelbench("run", "--resume", f"run{number}", cwd=tmp_path, code=2).stderr
+        assert "cannot be resumed: " in output
     assert "--resume" not in accelbench("list", "runs", cwd=tmp_path).stdout
 
 
@@ -266,40 +271,42 @@ def test_runs_killed_at_random_moments_keep_what_was_shown_and_are_finished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_test_environment(monkeypatch, tmp_path)
-    found = kills.study("fake", 1, seed=15)
-    assert found["kills"] >= 1
-    assert {name: found[name] for name in kills.FAULTS} == dict.fromkeys(kills.FAULTS, 0)
+    result = kills.study("fake", 1, seed=15)
+    assert result["kills"] >= 1
+    assert {name: result[name] for name in kills.FAULTS} == dict.fromkeys(kills.FAULTS, 0)
 
 
 def test_two_hundred_kills_lost_nothing() -> None:
-    told = (ROOT / "studies/output/kills.txt").read_text()
-    backends = re.findall(r"^(fake|torch): (\d+) kills", told, re.MULTILINE)
+    text = (ROOT / "studies/output/kills.txt").read_text()
+    backends = re.findall(r"^(fake|torch): (\d+) kills", text, re.MULTILINE)
     assert {backend for backend, _ in backends} == {"fake", "torch"}
     total = sum(int(count) for _, count in backends)
     assert total >= 200
     assert f"killed {total} times at random moments" in (ROOT / "docs/cli.md").read_text()
     for name in kills.FAULTS:
-        assert re.findall(rf"(\d+) {name}\b", told) == ["0"] * len(backends)
+        assert re.findall(rf"(\d+) {name}\b", text) == ["0"] * len(backends)
 
 
 def in_parts(*seconds: tuple[float, ...]) -> Run:
     values = [(value, part) for part, values in enumerate(seconds) for value in values]
-    made = some_rounds(*(value for value, _ in values))
-    records = [dataclasses.replace(record, part=part) for record, (_, part) in zip(made, values, strict=True)]
+    records_made = some_rounds(*(value for value, _ in values))
+    records = [
+        dataclasses.replace(record, part=part) for record, (_, part) in zip(records_made, values, strict=True)
+    ]
     return a_run(records, policy=Policy(name="quick", rounds=len(records)))
 
 
 def test_parts_that_differ_are_noted_and_not_compared() -> None:
     steady = in_parts((1.0, 1.001, 0.999, 1.0))
-    apart, alike = in_parts((1.0, 1.001), (1.1, 1.101)), in_parts((1.0, 1.001), (1.002, 1.001))
-    (note,) = [each.text for each in rows(apart)[0].notes if each.kind is NoteKind.RESUMED]
+    different, alike = in_parts((1.0, 1.001), (1.1, 1.101)), in_parts((1.0, 1.001), (1.002, 1.001))
+    (note,) = [note.text for note in rows(different)[0].notes if note.kind is NoteKind.RESUMED]
     assert note == "measured in 2 parts, as the run was resumed; their medians are 1.10× apart"
-    assert not [each for each in rows(steady)[0].notes if each.kind is NoteKind.RESUMED]
-    (verdict,) = compare_runs(steady, apart).verdicts
+    assert not [note for note in rows(steady)[0].notes if note.kind is NoteKind.RESUMED]
+    (verdict,) = compare_runs(steady, different).verdicts
     assert verdict.verdict is Verdict.INSUFFICIENT
     assert verdict.reason == "the run was resumed, and its parts are 1.10× apart"
     assert compare_runs(steady, alike).verdicts[0].verdict is not Verdict.INSUFFICIENT
-    (case,) = digest(apart).cases.values()
+    (case,) = digest(different).cases.values()
     assert case.parts == (0, 0, 1, 1)
 
 
@@ -311,12 +318,12 @@ def test_only_a_torn_record_is_cut_off(tail: bytes) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = runs.store_run(Path(name), a_run(some_rounds(1.0, 1.1), id="torn"))
         path = folder / "records.jsonl"
-        whole = path.read_bytes()
-        for text, left in [(whole + tail, whole), (whole[:-1], whole[:-1])]:
+        content = path.read_bytes()
+        for text, remaining in [(content + tail, content), (content[:-1], content[:-1])]:
             path.write_bytes(text)
             with runs.RunWriter(folder) as writer:
                 writer.drop_torn()
-            assert path.read_bytes() == left
+            assert path.read_bytes() == remaining
 
 
 def test_a_record_without_a_part_belongs_to_the_first() -> None:

@@ -43,9 +43,9 @@ def the_row(
     run: dict[str, Any] | None = None,
     **cost: Any,
 ) -> dict[str, Any]:
-    measured = a_measurement(iterations=1, block_s=(step_s,) * 5, cost=a_cost(**cost))
+    measurement = a_measurement(iterations=1, block_s=(step_s,) * 5, cost=a_cost(**cost))
     records = [
-        a_record(measured, case=a_case(**(case or {})), round=number, device_model=model)
+        a_record(measurement, case=a_case(**(case or {})), round=number, device_model=model)
         for number in range(3)
     ]
     (row,) = rows(a_run(records, **(run or {})), ceilings)
@@ -85,12 +85,12 @@ def test_without_ceilings_the_datasheet_makes_the_roof() -> None:
 
 
 def test_ceilings_go_before_the_datasheet() -> None:
-    measured = (
+    fields = (
         a_ceiling("bfloat16", 7e14, device=H100, threads=None),
         a_ceiling("memory", 3e12, device=H100, threads=None),
     )
     on_gpu = {"device": "cuda:0", "dtype": Dtype.AMP_BF16}
-    row = the_row(1.0, measured, H100, on_gpu, flops=35 * 10**13, bytes=10**12)
+    row = the_row(1.0, fields, H100, on_gpu, flops=35 * 10**13, bytes=10**12)
     assert (row["roof"], row["attainable_flops_per_s"]) == ("ceilings", 7e14)
     assert row["flops_of_ceiling"] == pytest.approx(0.5)
     assert row["flops_of_datasheet"] == pytest.approx(350 / 989)
@@ -149,7 +149,7 @@ TWO = Placement(devices=2, strategy=Strategy.DATA_PARALLEL)
 )
 def test_several_accelerators_have_several_ceilings_and_ranks_of_a_cpu_one(device: str, share: float) -> None:
     case = {"device": device, "placement": TWO}
-    ceilings = tuple(replace(each, threads=None) for each in CEILINGS) if device != "cpu" else CEILINGS
+    ceilings = tuple(replace(ceiling, threads=None) for ceiling in CEILINGS) if device != "cpu" else CEILINGS
     row = the_row(1.0, flops=int(0.5e12), case=case, ceilings=ceilings)
     assert row["flops_of_ceiling"] == pytest.approx(share)
 
@@ -165,8 +165,8 @@ def test_what_passes_between_devices_is_held_against_no_memory() -> None:
 def test_a_tenth_more_than_the_ceiling_is_a_note_and_stays_ok(times: float, noted: bool) -> None:
     row = the_row(1.0, flops=int(times * 1e12))
     assert row["status"] == "ok"
-    found = [note for note in row["notes"] if "best GEMM measured here" in note]
-    assert bool(found) == noted
+    notes = [note for note in row["notes"] if "best GEMM measured here" in note]
+    assert bool(notes) == noted
 
 
 rate = st.floats(1e6, 1e16)
@@ -174,31 +174,31 @@ rate = st.floats(1e6, 1e16)
 
 @given(rate, rate, st.integers(1, 10**15), st.integers(1, 10**12), st.floats(1e-6, 1e3))
 def test_the_fraction_of_the_roof_never_exceeds_those_of_its_two_peaks(
-    flops_per_s: float, bytes_per_s: float, flops: int, moved: int, step_s: float
+    flops_per_s: float, bytes_per_s: float, flops: int, bytes_moved: int, step_s: float
 ) -> None:
     roofs, none = Roofs(flops_per_s, bytes_per_s), Roofs(None, None)
-    found = position(a_cost(flops=flops, bytes=moved), step_s, roofs, none)
-    attainable = found.attainable_flops_per_s
+    point = position(a_cost(flops=flops, bytes=bytes_moved), step_s, roofs, none)
+    attainable = point.attainable_flops_per_s
     assert attainable
-    assert found.flops_of_ceiling
-    assert found.bytes_of_ceiling
+    assert point.flops_of_ceiling
+    assert point.bytes_of_ceiling
     share = flops / step_s / attainable
-    assert share == pytest.approx(max(found.flops_of_ceiling, found.bytes_of_ceiling))
-    assert (found.bound == "memory") == (attainable < flops_per_s)
+    assert share == pytest.approx(max(point.flops_of_ceiling, point.bytes_of_ceiling))
+    assert (point.bound == "memory") == (attainable < flops_per_s)
 
 
 def lines(ceilings: tuple[Ceiling, ...], **cost: Any) -> dict[str, tuple[str, ...]]:
-    measured = a_measurement(iterations=1, block_s=(0.01,) * 5, cost=a_cost(**cost))
+    measurement = a_measurement(iterations=1, block_s=(0.01,) * 5, cost=a_cost(**cost))
     return columns_of(
-        report_document(a_run([a_record(measured, round=n) for n in range(3)]), ceilings=ceilings)
+        report_document(a_run([a_record(measurement, round=n) for n in range(3)]), ceilings=ceilings)
     )
 
 
 def test_the_report_shows_fractions_and_bound_where_they_are_known() -> None:
-    found = lines(CEILINGS, flops=5 * 10**9, bytes=10**7)
-    assert found["of ceiling"] == ("50.0 %",)
-    assert found["bound by"] == ("compute, 1.00 TFLOP/s",)
-    assert "of datasheet" not in found
+    cells = lines(CEILINGS, flops=5 * 10**9, bytes=10**7)
+    assert cells["of ceiling"] == ("50.0 %",)
+    assert cells["bound by"] == ("compute, 1.00 TFLOP/s",)
+    assert "of datasheet" not in cells
     assert "of ceiling" not in lines(())
 
 

@@ -249,7 +249,7 @@ def test_cases_of_a_lost_device_are_not_waited_for() -> None:
 def test_without_room_for_all_the_first_case_takes_part_in_each_part() -> None:
     heat = Heat(dict.fromkeys("abcd", answers_turns))
     assert heat.run(has_room=lambda: False) == 3
-    assert [beside for _, beside in heat.machine.entered] == [set(), {"a"}, {"a"}, {"a"}]
+    assert [earlier for _, earlier in heat.machine.entered] == [set(), {"a"}, {"a"}, {"a"}]
     assert heat.turns_of("a") == 3 * QUICK.cycles
     assert [heat.turns_of(name) for name in "bcd"] == [QUICK.cycles] * 3
     cycles = [{cycle for cycle, _ in heat.cases[name]._cycles} for name in "bcd"]
@@ -265,7 +265,7 @@ def test_a_case_that_lacked_memory_beside_others_is_tried_again_beside_the_first
     heat = Heat({"a": answers_turns, "b": answers_turns, "c": has_memory_beside(1)})
     assert heat.run(seed=1) == 2
     assert set(heat.ends.values()) == {"ok"}
-    assert [name for name, beside in heat.machine.entered if beside == {"a"}] == ["b", "c"]
+    assert [name for name, earlier in heat.machine.entered if earlier == {"a"}] == ["b", "c"]
     assert heat.turns_of("c") == QUICK.cycles
 
 
@@ -301,8 +301,8 @@ class Notebook:
 
     policy = QUICK
 
-    def __init__(self, heat: Heat, alone: str = "") -> None:
-        self._heat, self._alone = heat, alone
+    def __init__(self, heat: Heat, solitary: str = "") -> None:
+        self._heat, self._alone = heat, solitary
         self.alone: list[str] = []
         self.after_hang: list[str] = []
         self.notes: dict[str, list[NoteKind]] = {}
@@ -324,13 +324,13 @@ class Notebook:
         return a_record(case=case, round=number)
 
 
-def notebook(heat: Heat, alone: str = "", backend: str = "torch") -> Notebook:
+def notebook(heat: Heat, solitary: str = "", backend: str = "torch") -> Notebook:
     """Of a heat of these cases that was measured."""
-    notebook = Notebook(heat, alone)
+    notebook = Notebook(heat, solitary)
     cases = [a_case(workload=name, backend=backend) for name in heat.cases]
     recorder: Any = notebook
-    measured = measure_heat([(recorder, case) for case in cases], 0, 1, lambda place, state: None)
-    assert sorted(place for place, _ in measured) == list(range(len(cases)))
+    rounds = measure_heat([(recorder, case) for case in cases], 0, 1, lambda place, state: None)
+    assert sorted(place for place, _ in rounds) == list(range(len(cases)))
     return notebook
 
 
@@ -339,17 +339,17 @@ def test_cases_that_took_turns_have_no_note() -> None:
 
 
 def test_records_tell_that_memory_did_not_hold_all_cases_at_once() -> None:
-    made = notebook(Heat({"a": answers_turns, "b": answers_turns, "c": has_memory_beside(0)}))
-    assert made.notes == {name: [NoteKind.HEAT_IN_PARTS] for name in "abc"}
-    assert not made.alone
+    recorder = notebook(Heat({"a": answers_turns, "b": answers_turns, "c": has_memory_beside(0)}))
+    assert recorder.notes == {name: [NoteKind.HEAT_IN_PARTS] for name in "abc"}
+    assert not recorder.alone
 
 
 def test_a_record_tells_that_its_case_cannot_take_turns_with_others() -> None:
-    made = notebook(Heat(calm()), alone="b")
-    assert made.notes == {"a": [], "b": [NoteKind.MEASURED_ALONE], "c": []}
-    assert made.alone == ["b"]
-    assert notebook(Heat({"a": answers_turns}), alone="a").notes == {"a": []}  # it has no others
-    assert notebook(Heat(calm()), alone="abc", backend="fake").notes == {"a": [], "b": [], "c": []}
+    recorder = notebook(Heat(calm()), solitary="b")
+    assert recorder.notes == {"a": [], "b": [NoteKind.MEASURED_ALONE], "c": []}
+    assert recorder.alone == ["b"]
+    assert notebook(Heat({"a": answers_turns}), solitary="a").notes == {"a": []}  # it has no others
+    assert notebook(Heat(calm()), solitary="abc", backend="fake").notes == {"a": [], "b": [], "c": []}
 
 
 @pytest.mark.parametrize(("turn", "is_fork"), [(0, True), (3, False)])
@@ -357,10 +357,10 @@ def test_a_fork_that_hung_before_its_first_turn_is_measured_alone_afterwards(
     turn: int, is_fork: bool
 ) -> None:
     hung = Answer(None, JobEnd.HUNG, "it hung without computing")
-    made = notebook(Heat({"a": answers_turns, "b": fails_in(turn, hung), "c": answers_turns}))
-    assert made.after_hang == made.alone == (["b"] if is_fork else [])
-    assert made.notes["b"] == ([NoteKind.MEASURED_ALONE] if is_fork else [])
-    assert made.notes["a"] == []
+    recorder = notebook(Heat({"a": answers_turns, "b": fails_in(turn, hung), "c": answers_turns}))
+    assert recorder.after_hang == recorder.alone == (["b"] if is_fork else [])
+    assert recorder.notes["b"] == ([NoteKind.MEASURED_ALONE] if is_fork else [])
+    assert recorder.notes["a"] == []
 
 
 def test_an_exception_ends_the_heat_at_once() -> None:

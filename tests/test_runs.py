@@ -12,23 +12,23 @@ from tests.factories import a_case, a_record, a_run, a_run_info, some_rounds
 from tests.program import accelbench
 
 
-def stored(root: Path, count: int) -> list[str]:
+def store_runs(root: Path, count: int) -> list[str]:
     for number in range(count):
         runs.store_run(root / "results", a_run(some_rounds(1e-3), id=f"run{number}"))
     return selectors.run_ids(root / "results")
 
 
 def test_the_runs_named_are_removed_and_the_others_stay(tmp_path: Path) -> None:
-    assert stored(tmp_path, 4) == ["run0", "run1", "run2", "run3"]
+    assert store_runs(tmp_path, 4) == ["run0", "run1", "run2", "run3"]
     accelbench("baseline", "set", "main", "run1", cwd=tmp_path)
-    said = accelbench("runs", "rm", "run1", "latest", "run1", cwd=tmp_path)
-    assert said.stderr.splitlines() == ["removed run1", "removed run3"]
+    process = accelbench("runs", "rm", "run1", "latest", "run1", cwd=tmp_path)
+    assert process.stderr.splitlines() == ["removed run1", "removed run3"]
     assert selectors.run_ids(tmp_path / "results") == ["run0", "run2"]
     assert "main" in accelbench("baseline", "list", cwd=tmp_path).stdout
 
 
 def test_where_one_name_is_wrong_nothing_is_removed(tmp_path: Path) -> None:
-    stored(tmp_path, 2)
+    store_runs(tmp_path, 2)
     elsewhere = runs.store_run(tmp_path / "other", a_run(some_rounds(1e-3), id="mine"))
     accelbench("runs", "rm", "run0", "nothing", cwd=tmp_path, code=5)
     accelbench("runs", "rm", "run0", str(elsewhere), cwd=tmp_path, code=5)
@@ -37,9 +37,9 @@ def test_where_one_name_is_wrong_nothing_is_removed(tmp_path: Path) -> None:
 
 
 def test_all_but_the_newest_are_pruned(tmp_path: Path) -> None:
-    stored(tmp_path, 4)
-    said = accelbench("runs", "prune", "--keep", "3", "--dry-run", cwd=tmp_path)
-    assert said.stderr.splitlines() == ["would remove run0"]
+    store_runs(tmp_path, 4)
+    process = accelbench("runs", "prune", "--keep", "3", "--dry-run", cwd=tmp_path)
+    assert process.stderr.splitlines() == ["would remove run0"]
     accelbench("runs", "prune", "--keep", "2", cwd=tmp_path)
     accelbench("runs", "prune", "--keep", "9", cwd=tmp_path)
     assert selectors.run_ids(tmp_path / "results") == ["run2", "run3"]
@@ -47,15 +47,15 @@ def test_all_but_the_newest_are_pruned(tmp_path: Path) -> None:
 
 
 def test_a_run_that_is_being_measured_stays(tmp_path: Path) -> None:
-    stored(tmp_path, 3)
+    store_runs(tmp_path, 3)
     folder = tmp_path / "results/runs"
     again = runs.create_in(folder / "run1/runs/again", a_run_info(id="again"))  # a check's second test
     with closing(runs.RunWriter(folder / "run0")), closing(again):
         for name in ("run0", "run1"):
-            said = accelbench("runs", "rm", name, cwd=tmp_path, code=6)
-            assert "Another process is adding to" in said.stderr
-        said = accelbench("runs", "prune", "--keep", "0", cwd=tmp_path)
-    assert said.stderr.splitlines() == [
+            process = accelbench("runs", "rm", name, cwd=tmp_path, code=6)
+            assert "Another process is adding to" in process.stderr
+        process = accelbench("runs", "prune", "--keep", "0", cwd=tmp_path)
+    assert process.stderr.splitlines() == [
         "kept run0: it is being measured",
         "kept run1: it is being measured",
         "removed run2",
@@ -66,15 +66,15 @@ def test_a_run_that_is_being_measured_stays(tmp_path: Path) -> None:
 
 def test_a_link_in_place_of_a_run_is_removed_and_not_followed(tmp_path: Path) -> None:
     victim = runs.store_run(tmp_path / "other", a_run(some_rounds(1e-3), id="mine"))
-    stored(tmp_path, 1)
+    store_runs(tmp_path, 1)
     (tmp_path / "results/runs/linked").symlink_to(victim)
     accelbench("runs", "rm", "linked", cwd=tmp_path)
     assert runs.read_run(victim)
 
 
-def chosen(folder: Path, *arguments: str) -> list[str]:
+def listed_names(folder: Path, *arguments: str) -> list[str]:
     listed = json.loads(accelbench("list", "runs", *arguments, "--format", "json", cwd=folder).stdout)
-    return [each["run"] for each in listed]
+    return [row["run"] for row in listed]
 
 
 def test_runs_are_listed_by_tag_suite_date_and_number(tmp_path: Path) -> None:
@@ -87,14 +87,14 @@ def test_runs_are_listed_by_tag_suite_date_and_number(tmp_path: Path) -> None:
             results, a_run([a_record(case=case)], id=f"run{number}", plan=(case,), started=began, tags=tags)
         )
     (results / "runs/run1/records.jsonl").unlink()  # what is listed is the head's
-    assert chosen(tmp_path) == ["run0", "run1", "run2"]
-    assert chosen(tmp_path, "--limit", "2") == ["run1", "run2"]
-    assert chosen(tmp_path, "--tag", "branch=main") == ["run0", "run1"]
-    assert chosen(tmp_path, "--tag", "branch=main", "--tag", "n=1") == ["run1"]
-    assert chosen(tmp_path, "--suite", "conv") == ["run0"]
-    assert chosen(tmp_path, "--suite", "conv,gemm", "--limit", "1") == ["run2"]
-    assert chosen(tmp_path, "--since", "2026-01-02") == ["run1", "run2"]
-    assert chosen(tmp_path, "--suite", "nothing") == []
+    assert listed_names(tmp_path) == ["run0", "run1", "run2"]
+    assert listed_names(tmp_path, "--limit", "2") == ["run1", "run2"]
+    assert listed_names(tmp_path, "--tag", "branch=main") == ["run0", "run1"]
+    assert listed_names(tmp_path, "--tag", "branch=main", "--tag", "n=1") == ["run1"]
+    assert listed_names(tmp_path, "--suite", "conv") == ["run0"]
+    assert listed_names(tmp_path, "--suite", "conv,gemm", "--limit", "1") == ["run2"]
+    assert listed_names(tmp_path, "--since", "2026-01-02") == ["run1", "run2"]
+    assert listed_names(tmp_path, "--suite", "nothing") == []
     refused = accelbench("list", "suites", "--limit", "1", cwd=tmp_path, code=2)
     assert "choose runs" in refused.stderr
     assert "is no date" in accelbench("list", "runs", "--since", "soon", cwd=tmp_path, code=2).stderr
@@ -133,9 +133,9 @@ def test_a_head_that_cannot_be_read_is_not_listed_as_if_it_could(
     if resealed:
         changed = codec.seal_text(changed[: changed.rindex(b',"crc32"')] + b"}\n")
     head.write_bytes(changed)
-    for read in (runs.read_listed, runs.read_head):
+    for reader in (runs.read_listed, runs.read_head):
         with pytest.raises(UnreadableInput):
-            read(folder)
+            reader(folder)
     if not resealed:
         head.write_bytes(changed[: changed.rindex(b',"crc32"')] + b"}\n")  # as if there had been no checksum
         with pytest.raises(UnreadableInput):

@@ -64,13 +64,13 @@ def test_a_sample_has_a_value_of_every_source(tmp_path: Path) -> None:
     packages = kernel.cpu_packages(root)
     assert not isinstance(packages, str)
     gpu = FakeNvml()
-    found = take(
+    sample = take(
         some_sources(root, throttling=kernel.throttling_files(root), packages=packages, nvml=gpu, gpu=0)
     )
-    wanted = a_sample(
-        found.at_s,
-        cost_s=found.cost_s,
-        own_s=found.own_s,
+    expected = a_sample(
+        sample.at_s,
+        cost_s=sample.cost_s,
+        own_s=sample.own_s,
         cpu=kernel.cpu_times(root, (0,)),
         throttling=kernel.Throttling(9, 2, 0.7),
         memory=kernel.Pressure(0.0, 3.0),
@@ -79,13 +79,13 @@ def test_a_sample_has_a_value_of_every_source(tmp_path: Path) -> None:
         package_uj=(42,),
         gpu=a_state(),
     )
-    assert found == wanted
-    assert found.cpu is not None
+    assert sample == expected
+    assert sample.cpu is not None
 
 
 def test_a_sample_without_sources_has_times(tmp_path: Path) -> None:
-    found = take(some_sources(tmp_path))
-    assert found == a_sample(found.at_s, cost_s=found.cost_s, own_s=found.own_s)
+    sample = take(some_sources(tmp_path))
+    assert sample == a_sample(sample.at_s, cost_s=sample.cost_s, own_s=sample.own_s)
 
 
 def test_samples_of_the_window_become_columns_whose_counters_begin_at_zero() -> None:
@@ -102,9 +102,9 @@ def test_samples_of_the_window_become_columns_whose_counters_begin_at_zero() -> 
         )
         for number in range(13)
     ]
-    found = telemetry(some_sources(cpus=(0, 1), no_energy="none here"), samples, WINDOW)
+    columns = telemetry(some_sources(cpus=(0, 1), no_energy="none here"), samples, WINDOW)
     steps = range(10)  # the first is before the window, the last two after it
-    assert found == Telemetry(
+    assert columns == Telemetry(
         cpus=2,
         at_s=tuple(round(0.9 + step, 4) for step in steps),
         busy_s=tuple(float(step) for step in steps),
@@ -122,8 +122,8 @@ def test_samples_of_the_window_become_columns_whose_counters_begin_at_zero() -> 
 def test_a_gpus_samples_become_columns() -> None:
     states = [a_state(energy_j=1000.0 + 70 * number, reasons=4, power_w=70.04) for number in range(2)]
     samples = [a_sample(101.0 + number, gpu=state) for number, state in enumerate(states)]
-    found = telemetry(some_sources(), samples, WINDOW)
-    assert found == Telemetry(
+    columns = telemetry(some_sources(), samples, WINDOW)
+    assert columns == Telemetry(
         cpus=1,
         at_s=(1.0, 2.0),
         own_s=(0.0, 0.0),
@@ -156,37 +156,37 @@ def test_energy_is_left_out_unless_every_sample_continues_the_counter(
     assert bool(columns.power_w) == ("gpu" in before)
 
 
-@pytest.mark.parametrize(("count", "kept"), [(0, 0), (1, 1), (600, 600), (601, 301), (3000, 600)])
-def test_a_long_window_keeps_a_limited_number_of_samples(count: int, kept: int) -> None:
+@pytest.mark.parametrize(("count", "count_kept"), [(0, 0), (1, 1), (600, 600), (601, 301), (3000, 600)])
+def test_a_long_window_keeps_a_limited_number_of_samples(count: int, count_kept: int) -> None:
     samples = [a_sample(100.0 + 10 * number / count) for number in range(count)]
-    assert kept <= MAX_SAMPLES
-    assert len(telemetry(some_sources(), samples, WINDOW).at_s) == kept
+    assert count_kept <= MAX_SAMPLES
+    assert len(telemetry(some_sources(), samples, WINDOW).at_s) == count_kept
 
 
 def counting() -> tuple[FakeNvml, Callable[[], int]]:
     """GPUs that count how often they were asked."""
-    asked: list[None] = []
+    readings: list[None] = []
 
     def state() -> nvml.GpuState:
-        asked.append(None)
-        return a_state(energy_j=float(len(asked)))
+        readings.append(None)
+        return a_state(energy_j=float(len(readings)))
 
-    return FakeNvml(state=state), lambda: len(asked)
+    return FakeNvml(state=state), lambda: len(readings)
 
 
 def test_samples_are_taken_while_a_case_runs_and_not_after_it(tmp_path: Path) -> None:
-    gpu, asked = counting()
+    gpu, readings = counting()
     began = time.monotonic()
     with Sampler(some_sources(tmp_path, nvml=gpu), interval_s=0.001) as sampler:
-        wait_for(lambda: asked() >= 3)
-    taken = asked()
+        wait_for(lambda: readings() >= 3)
+    count = readings()
     window = Window(began_s=began, ended_s=time.monotonic(), cpu_s=0.0)
-    found = sampler.with_telemetry(a_measurement(window=window))
-    assert isinstance(found, Measurement)
-    assert found.telemetry is not None
-    assert found.telemetry.energy_j == tuple(float(number) for number in range(taken))
-    assert found.telemetry.at_s == tuple(sorted(found.telemetry.at_s))
-    assert asked() == taken
+    measurement = sampler.with_telemetry(a_measurement(window=window))
+    assert isinstance(measurement, Measurement)
+    assert measurement.telemetry is not None
+    assert measurement.telemetry.energy_j == tuple(float(number) for number in range(count))
+    assert measurement.telemetry.at_s == tuple(sorted(measurement.telemetry.at_s))
+    assert readings() == count
 
 
 def test_a_process_that_times_itself_takes_a_sample_at_both_ends_and_starts_no_thread(tmp_path: Path) -> None:
@@ -198,10 +198,10 @@ def test_a_process_that_times_itself_takes_a_sample_at_both_ends_and_starts_no_t
     with sampler.mark("timed"):
         assert threading.active_count() == threads
     window = Window(began_s=began, ended_s=time.monotonic(), cpu_s=0.5)
-    seen = sampler.with_telemetry(a_measurement(window=window)).telemetry
-    assert seen is not None
-    assert len(seen.at_s) == 2
-    assert seen.own_s == (0.0, 0.0), "what this process computed is the window's"
+    columns = sampler.with_telemetry(a_measurement(window=window)).telemetry
+    assert columns is not None
+    assert len(columns.at_s) == 2
+    assert columns.own_s == (0.0, 0.0), "what this process computed is the window's"
 
 
 def test_a_failure_and_a_worker_that_tells_no_window_have_no_telemetry(tmp_path: Path) -> None:
@@ -214,24 +214,26 @@ def test_a_failure_and_a_worker_that_tells_no_window_have_no_telemetry(tmp_path:
 def test_a_worker_cannot_bring_telemetry_of_its_own(tmp_path: Path) -> None:
     with Sampler(some_sources(tmp_path)) as sampler:
         pass
-    found = sampler.with_telemetry(a_watched())
-    assert isinstance(found, Measurement)
-    assert found.telemetry == Telemetry(cpus=1)
+    measurement = sampler.with_telemetry(a_watched())
+    assert isinstance(measurement, Measurement)
+    assert measurement.telemetry == Telemetry(cpus=1)
 
 
 def test_a_driver_that_fails_costs_telemetry_and_a_note(tmp_path: Path) -> None:
-    asked = threading.Event()
+    called = threading.Event()
 
     def state() -> nvml.GpuState:
-        asked.set()
+        called.set()
         raise RuntimeError("GPU is lost")
 
     with Sampler(some_sources(tmp_path, nvml=FakeNvml(state=state)), interval_s=0.001) as sampler:
-        assert asked.wait(30)
-    found = sampler.with_telemetry(a_measurement(window=WINDOW))
-    assert isinstance(found, Measurement)
-    assert found.telemetry is not None
-    assert [n.text for n in found.telemetry.notes] == ["telemetry ended early: RuntimeError: GPU is lost"]
+        assert called.wait(30)
+    measurement = sampler.with_telemetry(a_measurement(window=WINDOW))
+    assert isinstance(measurement, Measurement)
+    assert measurement.telemetry is not None
+    assert [n.text for n in measurement.telemetry.notes] == [
+        "telemetry ended early: RuntimeError: GPU is lost"
+    ]
 
 
 CUDA_CASE = a_case(device="cuda:0")
@@ -250,8 +252,8 @@ def must_not_be_asked() -> nvml.Nvml:
 
 def test_a_case_on_the_cpu_is_watched_without_nvml(tmp_path: Path) -> None:
     with watching(tree(tmp_path, RAPL), must_not_be_asked) as watch:
-        found = watch.sources(a_case())
-    assert (len(found.packages), found.nvml, found.notes) == (1, None, ())
+        sources_of_case = watch.sources(a_case())
+    assert (len(sources_of_case.packages), sources_of_case.nvml, sources_of_case.notes) == (1, None, ())
 
 
 @pytest.mark.parametrize(
@@ -267,8 +269,8 @@ def test_without_an_energy_counter_there_is_a_reason_and_no_note(
     tmp_path: Path, case: Any, reason: str
 ) -> None:
     with watching(tmp_path, must_not_be_asked) as watch:
-        found = watch.sources(case, virtual=case.backend == "fake")
-    assert (found.no_energy, found.packages, found.notes) == (reason, (), ())
+        sources_of_case = watch.sources(case, virtual=case.backend == "fake")
+    assert (sources_of_case.no_energy, sources_of_case.packages, sources_of_case.notes) == (reason, (), ())
 
 
 def test_nvml_is_connected_to_once_and_closed_with_the_run(tmp_path: Path) -> None:
@@ -279,8 +281,10 @@ def test_nvml_is_connected_to_once_and_closed_with_the_run(tmp_path: Path) -> No
         return gpus
 
     with watching(tmp_path, connect, CUDA_VISIBLE_DEVICES="1") as watch:
-        found = [watch.sources(CUDA_CASE) for _ in range(2)]
-        assert [(each.nvml, each.gpu, each.notes) for each in found] == [(gpus, 1, ())] * 2
+        sources_of_cases = [watch.sources(CUDA_CASE) for _ in range(2)]
+        assert [(sources.nvml, sources.gpu, sources.notes) for sources in sources_of_cases] == [
+            (gpus, 1, ())
+        ] * 2
         assert not gpus.closed
     assert len(connections) == 1
     assert gpus.closed
@@ -290,29 +294,31 @@ def test_of_several_gpus_one_is_sampled_and_its_energy_is_not_the_steps(tmp_path
     gpus = FakeNvml([some_settings(), some_settings()])
     two = Placement(devices=2, strategy=Strategy.DATA_PARALLEL)
     with watching(tmp_path, lambda: gpus) as watch:
-        alone, both = (watch.sources(replace(CUDA_CASE, placement=each)) for each in (ONE_DEVICE, two))
+        single_sources, pair_sources = (
+            watch.sources(replace(CUDA_CASE, placement=placement)) for placement in (ONE_DEVICE, two)
+        )
     samples = [a_sample(at_s, gpu=a_state()) for at_s in (101.0, 102.0)]
-    assert telemetry(alone, samples, WINDOW).energy_j
-    told = telemetry(both, samples, WINDOW)
-    assert (told.energy_j, told.no_energy) == ((), OF_ONE)
-    assert told.sm_mhz
+    assert telemetry(single_sources, samples, WINDOW).energy_j
+    columns = telemetry(pair_sources, samples, WINDOW)
+    assert (columns.energy_j, columns.no_energy) == ((), OF_ONE)
+    assert columns.sm_mhz
 
 
 def test_the_absence_of_nvml_is_one_note(tmp_path: Path) -> None:
     reason = "no NVML: there is no NVIDIA driver"
     with watching(tmp_path, lambda: reason) as watch:
-        found = watch.sources(CUDA_CASE)
-    assert (found.nvml, found.no_energy) == (None, reason)
-    assert found.notes == (note(NoteKind.NOT_SAMPLED, reason=reason),)
+        sources_of_case = watch.sources(CUDA_CASE)
+    assert (sources_of_case.nvml, sources_of_case.no_energy) == (None, reason)
+    assert sources_of_case.notes == (note(NoteKind.NOT_SAMPLED, reason=reason),)
 
 
 def test_a_gpu_that_cannot_be_identified_is_not_watched(tmp_path: Path) -> None:
     gpus = FakeNvml([some_settings(name="A"), some_settings(name="B")])
     with watching(tmp_path, lambda: gpus) as watch:
-        found = watch.sources(CUDA_CASE)
-    assert found.nvml is None
-    assert found.notes == (note(NoteKind.NOT_SAMPLED, reason=found.no_energy),)
-    assert "cannot tell which GPU" in found.no_energy
+        sources_of_case = watch.sources(CUDA_CASE)
+    assert sources_of_case.nvml is None
+    assert sources_of_case.notes == (note(NoteKind.NOT_SAMPLED, reason=sources_of_case.no_energy),)
+    assert "cannot tell which GPU" in sources_of_case.no_energy
 
 
 def test_a_case_is_watched_on_the_cpus_it_may_use() -> None:
@@ -324,14 +330,14 @@ def test_sources_without_values_are_not_read(tmp_path: Path) -> None:
     stat = "sys/fs/cgroup/cpu.stat"
     files = {"proc/self/cgroup": "0::/\n", stat: "nr_periods 0\n", "sys/fs/cgroup/cpu.max": "max 100000\n"}
     with watching(tree(tmp_path, files), must_not_be_asked) as watch:
-        found = watch.sources(a_case())
-    assert (found.clocks, found.throttling) == ((), ())
+        sources_of_case = watch.sources(a_case())
+    assert (sources_of_case.clocks, sources_of_case.throttling) == ((), ())
 
     files["sys/fs/cgroup/cpu.max"] = "200000 100000\n"
     files[f"{kernel.CPUS}/cpu{first[0]}/cpufreq/scaling_cur_freq"] = "2500000\n"
     with watching(tree(tmp_path, files), must_not_be_asked) as watch:
-        found = watch.sources(a_case())
-    assert (found.clocks, found.throttling) == (first, ((tmp_path / stat).resolve(),))
+        sources_of_case = watch.sources(a_case())
+    assert (sources_of_case.clocks, sources_of_case.throttling) == (first, ((tmp_path / stat).resolve(),))
 
 
 DAWDLING = ("run", "-b", "fake", "-d", "cpu", "-w", "dawdling", "--quick", "--rounds")
@@ -340,16 +346,16 @@ DAWDLING = ("run", "-b", "fake", "-d", "cpu", "-w", "dawdling", "--quick", "--ro
 @pytest.mark.real  # waits until a limit is over
 def test_a_run_stores_the_telemetry_of_its_timed_blocks(tmp_path: Path) -> None:
     accelbench(*DAWDLING, "1", cwd=tmp_path)
-    (stored,) = (tmp_path / "results").rglob("records.jsonl")
-    outcome = json.loads(stored.read_text().splitlines()[0])["outcome"]
-    window, seen = outcome["window"], outcome["telemetry"]
+    (records_file,) = (tmp_path / "results").rglob("records.jsonl")
+    outcome = json.loads(records_file.read_text().splitlines()[0])["outcome"]
+    window, columns = outcome["window"], outcome["telemetry"]
     length = window["ended_s"] - window["began_s"]
     assert length >= 0.005 * len(outcome["block_s"])
     assert 0 < window["cpu_s"] < length
-    assert seen["at_s"] == sorted(seen["at_s"])
-    assert 0 <= seen["at_s"][0] <= seen["at_s"][-1] <= length
-    assert len(seen["own_s"]) == len(seen["at_s"])
-    assert seen["sampler_cpu_s"] > 0
+    assert columns["at_s"] == sorted(columns["at_s"])
+    assert 0 <= columns["at_s"][0] <= columns["at_s"][-1] <= length
+    assert len(columns["own_s"]) == len(columns["at_s"])
+    assert columns["sampler_cpu_s"] > 0
     (row,) = rows(tmp_path)
     assert "energy_j: the fake backend uses none" in row["notes"]
 

@@ -61,26 +61,26 @@ some_widths = st.lists(
 def test_the_chosen_fit_the_time_left_are_wide_and_at_most_half(
     widths: list[CaseWidth], left_s: float
 ) -> None:
-    chosen = least_precise(widths, left_s, 0.005)
-    by_case = {each.case.id: each for each in widths}
-    found = [by_case[case.id] for case in chosen]
-    wide = [each for each in widths if each.width > 0.005]
-    assert len({case.id for case in chosen}) == len(chosen) <= math.ceil(len(wide) / 2)
-    assert math.fsum(each.cost_s for each in found) <= left_s + 1e-9
-    assert all(each.width > 0.005 for each in found)
+    chosen_cases = least_precise(widths, left_s, 0.005)
+    by_case = {width.case.id: width for width in widths}
+    chosen_widths = [by_case[case.id] for case in chosen_cases]
+    wide = [width for width in widths if width.width > 0.005]
+    assert len({case.id for case in chosen_cases}) == len(chosen_cases) <= math.ceil(len(wide) / 2)
+    assert math.fsum(width.cost_s for width in chosen_widths) <= left_s + 1e-9
+    assert all(width.width > 0.005 for width in chosen_widths)
 
 
 @given(some_widths, st.floats(0, 300))
 def test_wider_cases_that_fit_are_chosen_first(widths: list[CaseWidth], left_s: float) -> None:
-    by_case = {each.case.id: each for each in widths}
-    chosen = [by_case[case.id] for case in least_precise(widths, left_s, 0.005)]
-    for each in widths:
-        if each.width <= 0.005 or each in chosen:
+    by_case = {width.case.id: width for width in widths}
+    chosen_widths = [by_case[case.id] for case in least_precise(widths, left_s, 0.005)]
+    for width in widths:
+        if width.width <= 0.005 or width in chosen_widths:
             continue
-        wider = [other for other in chosen if other.width >= each.width]
-        passed_over = len(chosen) > len(wider)
-        left = left_s - math.fsum(other.cost_s for other in wider)
-        assert not passed_over or each.cost_s > left - 1e-9
+        wider = [rival for rival in chosen_widths if rival.width >= width.width]
+        passed_over = len(chosen_widths) > len(wider)
+        remaining_s = left_s - math.fsum(rival.cost_s for rival in wider)
+        assert not passed_over or width.cost_s > remaining_s - 1e-9
 
 
 @given(some_widths, st.floats(0, 300), st.randoms())
@@ -93,7 +93,7 @@ def test_the_choice_does_not_depend_on_the_order_of_cases(
 
 @given(some_widths)
 def test_time_for_everything_is_used_while_anything_is_wide(widths: list[CaseWidth]) -> None:
-    wide = [each for each in widths if each.width > 0.005]
+    wide = [width for width in widths if width.width > 0.005]
     assert len(least_precise(widths, math.inf, 0.005)) == math.ceil(len(wide) / 2)
     assert least_precise(widths, 0.0, 0.005) == []
 
@@ -101,9 +101,9 @@ def test_time_for_everything_is_used_while_anything_is_wide(widths: list[CaseWid
 def test_the_half_width_is_that_of_the_interval_over_processes() -> None:
     even = [a_measurement(iterations=10, block_s=(0.01,) * 5)] * 3
     assert half_width(even) == pytest.approx(0.0, abs=1e-12)
-    apart = [a_measurement(block_s=(value,) * 5) for value in (0.0098, 0.01, 0.0102)]
-    assert half_width(apart) == pytest.approx(4.30 * 0.02 / math.sqrt(3), rel=0.01)  # t of 2 degrees
-    assert half_width(apart[:1]) == math.inf
+    spread = [a_measurement(block_s=(value,) * 5) for value in (0.0098, 0.01, 0.0102)]
+    assert half_width(spread) == pytest.approx(4.30 * 0.02 / math.sqrt(3), rel=0.01)  # t of 2 degrees
+    assert half_width(spread[:1]) == math.inf
     assert half_width([a_measurement(block_s=(0.0,) * 5)] * 3) == math.inf
 
 
@@ -131,8 +131,8 @@ class Scripted:
         self.ahead: int | None = None
 
     def run_jobs(self, jobs: Iterable[Job], announce: object) -> None:
-        answered = answer_all(jobs, lambda job: Answer({"reference": {}, "verified": 0.0}))
-        self.prepared += [job.label for job in answered]
+        finished = answer_all(jobs, lambda job: Answer({"reference": {}, "verified": 0.0}))
+        self.prepared += [job.label for job in finished]
 
     def start(self, cases: list[Case]) -> None:
         self.started.append(sorted({case.target for case in cases}))
@@ -163,14 +163,14 @@ def run(policy: Policy, script: Script) -> tuple[list[Record], Scripted]:
     pool = Scripted(script)
     info = a_run_info(plan=tuple(case for case, _ in script), policy=policy)
     stand_in: Any = pool
-    made = recording.measure_rounds([stand_in], [info], RunObserver(), clock=lambda: pool.now_s)
-    return [record for _, record in made], pool
+    rounds = recording.measure_rounds([stand_in], [info], RunObserver(), clock=lambda: pool.now_s)
+    return [record for _, record in rounds], pool
 
 
 def counts(records: list[Record]) -> list[int]:
     """Rounds of each case."""
     ids = [record.case.id for record in records]
-    return [ids.count(each) for each in sorted(set(ids))]
+    return [ids.count(name) for name in sorted(set(ids))]
 
 
 def test_every_case_has_the_rounds_of_the_policy_until_it_fails() -> None:
@@ -192,8 +192,8 @@ class TooLong(Scripted):
 def test_a_measurement_longer_than_a_record_is_a_failure_and_is_not_repeated() -> None:
     (case,) = cases(1)
     stand_in: Any = TooLong([])
-    made = recording.measure_rounds([stand_in], [a_run_info(plan=(case,), policy=FIVE)], RunObserver())
-    ((_, record),) = made
+    rounds = recording.measure_rounds([stand_in], [a_run_info(plan=(case,), policy=FIVE)], RunObserver())
+    ((_, record),) = rounds
     assert record.outcome.status is Status.FAILED
     assert f"longer than {codec.LIMIT} bytes" in record.outcome.message
 
@@ -202,8 +202,8 @@ def test_a_note_counts_the_rounds_of_a_case_if_some_are_missing() -> None:
     first, second = cases(2)
     records, _ = run(FIVE, [(first, [1.0] * 5), (second, [1.0] * 5)])
 
-    def notes(kept: list[Record]) -> list[list[str]]:
-        table = rows(a_run(kept, plan=(first, second), policy=FIVE))
+    def notes(records_given: list[Record]) -> list[list[str]]:
+        table = rows(a_run(records_given, plan=(first, second), policy=FIVE))
         return [[note.text for note in row.notes if note.kind is NoteKind.MISSING_ROUNDS] for row in table]
 
     assert notes(records) == [[], []]
@@ -214,9 +214,9 @@ def test_a_budget_goes_to_the_widest_cases_until_it_is_used_up() -> None:
     steady, noisy, wild = cases(3)
     script: Script = [(steady, [1.0] * 99), (noisy, [1.0, 1.02, 0.98] * 33), (wild, [1.0, 1.5, 0.7] * 33)]
     records, pool = run(budget_policy(200.0), script)
-    found = counts(records)
-    assert found[0] == 3
-    assert found[2] > found[1] >= 3
+    record_counts = counts(records)
+    assert record_counts[0] == 3
+    assert record_counts[2] > record_counts[1] >= 3
     assert 200.0 - 11.0 < pool.now_s <= 200.0  # what is left is too short for another case
     found_rows = rows(a_run(records, plan=tuple(case for case, _ in script), policy=budget_policy(200.0)))
     assert NoteKind.MISSING_ROUNDS not in {note.kind for row in found_rows for note in row.notes}
@@ -278,10 +278,10 @@ def test_works_are_judged_at_looks_alone_and_go_on_in_between() -> None:
     assert looks(QUICK) == [3, 5, 8]
     work = a_work(1, torch=[1.0] * 5, jax=[1.65, 1.82, 1.22, 1.65, 1.65])  # decided from 4 heats on
     pending = [case for case, _ in work]
-    for rounds, wanted in ((3, pending), (4, pending), (5, [])):
+    for rounds, expected in ((3, pending), (4, pending), (5, [])):
         records = [record for case, steps in work for record in some_rounds(*steps[:rounds], case=case)]
         assert bool(undecided(QUICK, records)) == (rounds == 3)
-        assert cases_of_round(QUICK, rounds, pending, records, math.inf) == wanted
+        assert cases_of_round(QUICK, rounds, pending, records, math.inf) == expected
 
 
 def test_a_budget_goes_to_undecided_works_before_noisy_ones() -> None:
@@ -292,11 +292,11 @@ def test_a_budget_goes_to_undecided_works_before_noisy_ones() -> None:
 
 
 def test_a_work_of_a_budget_is_measured_as_a_whole_or_not() -> None:
-    one, two = [case for case, _ in a_work(1, **CLOSE)], [case for case, _ in a_work(2, **CLOSE)]
-    costs = [CaseWidth(case=case, width=1.0, cost_s=10.0) for case in (*one, *two)]
-    assert within_budget([one, two], costs, 39.0) == one
-    assert within_budget([one, two], costs, 40.0) == [*one, *two]
-    assert within_budget([one, two], costs[1:], 100.0) == two  # of the first, a case has failed
+    first, two = [case for case, _ in a_work(1, **CLOSE)], [case for case, _ in a_work(2, **CLOSE)]
+    costs = [CaseWidth(case=case, width=1.0, cost_s=10.0) for case in (*first, *two)]
+    assert within_budget([first, two], costs, 39.0) == first
+    assert within_budget([first, two], costs, 40.0) == [*first, *two]
+    assert within_budget([first, two], costs[1:], 100.0) == two  # of the first, a case has failed
 
 
 def test_the_work_that_needs_fewer_rounds_comes_first() -> None:
@@ -332,12 +332,12 @@ def test_the_least_computation_is_timed_while_all_others_and_later_rounds_wait()
     pool = Scripted([train, *large, *small])
     plan = tuple(case for case, _ in (train, *large, *small))
     stand_in: Any = pool
-    made = recording.measure_rounds([stand_in], [a_run_info(plan=plan, policy=policy)], RunObserver())
-    first, second = next(made)[1], next(made)[1]
+    rounds = recording.measure_rounds([stand_in], [a_run_info(plan=plan, policy=policy)], RunObserver())
+    first, second = next(rounds)[1], next(rounds)[1]
     assert {first.case.id, second.case.id} == {case.id for case, _ in small}
     assert pool.prepared == [f"float64 reference of {small[0][0].work}"]
     assert pool.ahead is None
-    next(made)
+    next(rounds)
     assert {f"float64 reference of {case.work}" for case in plan} <= set(pool.prepared)
     assert pool.ahead == 2
     assert len(pool.prepared) == len(set(pool.prepared))

@@ -90,19 +90,19 @@ class Timer:
 
 @pytest.mark.parametrize("shape", [trial.shape for trial in HOST if trial.of in ("median", "mean")])
 def test_durations_are_the_same_every_time_and_have_the_mean_and_spread_they_say(shape: Shape) -> None:
-    drawn = list(islice(durations(shape), 20_000))
-    assert drawn == list(islice(durations(shape), 20_000))
-    assert statistics.fmean(drawn) == pytest.approx(shape.mean_s, rel=0.01)
-    assert statistics.stdev(drawn) == pytest.approx(shape.sd_s, rel=0.03, abs=1e-12)
+    sequence = list(islice(durations(shape), 20_000))
+    assert sequence == list(islice(durations(shape), 20_000))
+    assert statistics.fmean(sequence) == pytest.approx(shape.mean_s, rel=0.01)
+    assert statistics.stdev(sequence) == pytest.approx(shape.sd_s, rel=0.03, abs=1e-12)
 
 
 def test_a_spin_lasts_at_least_as_long_as_asked_and_notes_how_long() -> None:
     clock = Time()
     step = Spin(iter([1e-3, 2e-3, 3e-3]), clock)
-    for asked in (1e-3, 2e-3, 3e-3):
+    for length_s in (1e-3, 2e-3, 3e-3):
         before = clock.now_s
         step()
-        assert asked <= step.spent_s[-1] <= clock.now_s - before
+        assert length_s <= step.spent_s[-1] <= clock.now_s - before
     assert step.blocks_s(1, 2) == step.spent_s[1:]
     assert step.blocks_s(3, 1) == [pytest.approx(6e-3, rel=1e-3)]
 
@@ -120,8 +120,8 @@ def test_on_the_host_the_truth_of_each_kept_block_is_known(shape: Shape) -> None
     clock = Time(tick_s=shape.seconds / 200)
     samples, true_s, drift = measure_on_host(shape, QUICK, Timer(clock), clock)
     assert len(true_s) == len(samples.block_s)
-    for measured, true in zip(samples.block_s, true_s, strict=True):
-        assert true < measured < true + samples.iterations * 2 * clock.tick_s
+    for block_s, true in zip(samples.block_s, true_s, strict=True):
+        assert true < block_s < true + samples.iterations * 2 * clock.tick_s
     assert drift == 0.0
 
 
@@ -175,11 +175,13 @@ def pipeline(scale: float = 1.0, noise: Callable[[list[float]], list[float]] = l
 
 @pytest.mark.real
 def test_an_honest_pipeline_passes_every_trial_at_once() -> None:
-    found = run_trials("host", None, HOST, pipeline())
-    assert len(found) == len(HOST)
-    assert all(each.passed and each.attempts == 1 for each in found)
-    assert [each.truth_s for each in found[:5]] == pytest.approx([1e-5, 1e-4, 1e-3, 1e-2, 1e-1], rel=1e-3)
-    assert found[5].truth_s == pytest.approx(found[5].asked_s, rel=0.1)
+    results = run_trials("host", None, HOST, pipeline())
+    assert len(results) == len(HOST)
+    assert all(result.passed and result.attempts == 1 for result in results)
+    assert [result.truth_s for result in results[:5]] == pytest.approx(
+        [1e-5, 1e-4, 1e-3, 1e-2, 1e-1], rel=1e-3
+    )
+    assert results[5].truth_s == pytest.approx(results[5].asked_s, rel=0.1)
 
 
 @pytest.mark.real
@@ -187,8 +189,8 @@ def test_an_honest_pipeline_passes_every_trial_at_once() -> None:
 def test_a_pipeline_that_is_off_fails_however_often_it_is_asked(scale: float) -> None:
     trials = [trial for trial in HOST if trial.of == "median" and trial.shape.seconds >= 1e-4]
     medians = run_trials("host", None, trials, pipeline(scale))
-    assert not any(each.passed for each in medians)
-    assert {each.attempts for each in medians} == {selftest.ATTEMPTS}
+    assert not any(median.passed for median in medians)
+    assert {median.attempts for median in medians} == {selftest.ATTEMPTS}
     assert medians[-1].error == pytest.approx(scale - 1, abs=2e-3)
 
 
@@ -199,8 +201,11 @@ def test_a_single_interruption_is_forgiven() -> None:
         return [blocks[0] + next(hits, 0.0), *blocks[1:]]
 
     trials = [trial for trial in HOST if trial.shape == ALL["bimodal"]]
-    found = run_trials("host", None, trials, pipeline(noise=interrupted))
-    assert [(each.of, each.passed, each.attempts) for each in found] == [("mean", True, 2), ("sd", True, 2)]
+    results = run_trials("host", None, trials, pipeline(noise=interrupted))
+    assert [(result.of, result.passed, result.attempts) for result in results] == [
+        ("mean", True, 2),
+        ("sd", True, 2),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -214,9 +219,9 @@ def test_a_single_interruption_is_forgiven() -> None:
     ],
 )
 def test_a_trial_without_an_answer_fails_and_says_why(answer: Answer, note: str) -> None:
-    (found,) = run_trials("host", None, HOST[:1], lambda job: answer)
-    assert (found.passed, found.note, found.measured_s) == (False, note, None)
-    assert note in rendered(selftest_document([found], []))
+    (results,) = run_trials("host", None, HOST[:1], lambda job: answer)
+    assert (results.passed, results.note, results.measured_s) == (False, note, None)
+    assert note in rendered(selftest_document([results], []))
 
 
 def test_a_devices_drift_widens_its_limit() -> None:
@@ -250,8 +255,8 @@ class Devices:
 @pytest.mark.real
 def test_every_accelerator_is_tried_and_its_absence_noted() -> None:
     pool: Any = Devices()
-    found, notes = selftest.on_devices(pool)
-    assert {each.where for each in found} == {"torch cuda:0"}
+    results, notes = selftest.on_devices(pool)
+    assert {result.where for result in results} == {"torch cuda:0"}
     assert pool.jobs == [("torch", "cuda:0")] * 3
     assert notes == ["jax has no accelerator: a CPU build", selftest.VIRTUAL.format("fake")]
 
@@ -276,18 +281,18 @@ def test_the_truths_clock_is_not_the_pipelines_where_the_system_has_two() -> Non
 @pytest.mark.real
 def test_the_selftest_runs_prints_and_fails_when_a_trial_does(tmp_path: Path) -> None:
     process = start_accelbench("doctor", "--selftest", "--format", "json", cwd=tmp_path)
-    shown, _ = process.communicate(timeout=120)
-    found = json.loads(shown)["results"]
-    assert [each["of"] for each in found] == [trial.of for trial in HOST]
-    assert all(each["truth_s"] >= each["asked_s"] * 0.9 for each in found if each["of"] == "median")
-    assert process.returncode == (0 if all(each["passed"] for each in found) else 4)
+    output, _ = process.communicate(timeout=120)
+    results = json.loads(output)["results"]
+    assert [result["of"] for result in results] == [trial.of for trial in HOST]
+    assert all(result["truth_s"] >= result["asked_s"] * 0.9 for result in results if result["of"] == "median")
+    assert process.returncode == (0 if all(result["passed"] for result in results) else 4)
 
 
 DOCUMENT = (Path(__file__).parent.parent / "docs/doctor.md").read_text()
 
 
 def test_the_documents_example_is_what_is_shown() -> None:
-    found = [
+    results = [
         selftest.Result(
             where="host",
             spin=trial.name,
@@ -302,22 +307,24 @@ def test_the_documents_example_is_what_is_shown() -> None:
         )
         for trial, truth, error in [(HOST[2], 1.001e-3, 1e-3), (HOST[-1], 1.33e-3, 1.64e-3)]
     ]
-    assert f"```\n{rendered(selftest_document(found, []))}```" in DOCUMENT
+    assert f"```\n{rendered(selftest_document(results, []))}```" in DOCUMENT
 
 
 def test_the_document_has_every_limit() -> None:
-    found = dict(re.findall(r"^\| ([^|]+) \| median \| ([0-9.]+) %", DOCUMENT, re.MULTILINE))
-    for where, trials in (("", HOST[:5]), (" on a GPU", selftest.DEVICE)):
+    limits_by_spin = dict(re.findall(r"^\| ([^|]+) \| median \| ([0-9.]+) %", DOCUMENT, re.MULTILINE))
+    for suffix, trials in (("", HOST[:5]), (" on a GPU", selftest.DEVICE)):
         for trial in trials:
             name = fmt.seconds(trial.shape.seconds).replace(".00", "").replace(".0", "")
             (limit,) = [
-                limit for spins, limit in found.items() if name in spins and spins.endswith("s" + where)
+                limit
+                for spins, limit in limits_by_spin.items()
+                if name in spins and spins.endswith("s" + suffix)
             ]
             assert float(limit) == pytest.approx(100 * trial.limit)
 
 
 def test_modes_exclude_each_other(tmp_path: Path) -> None:
-    done = accelbench("doctor", "--selftest", "--ceilings", cwd=tmp_path, code=2)
-    assert "exclude each other" in done.stderr
-    done = accelbench("doctor", "--selftest", "--dtype", "float32", cwd=tmp_path, code=2)
-    assert "It is for --ceilings" in done.stderr
+    process = accelbench("doctor", "--selftest", "--ceilings", cwd=tmp_path, code=2)
+    assert "exclude each other" in process.stderr
+    process = accelbench("doctor", "--selftest", "--dtype", "float32", cwd=tmp_path, code=2)
+    assert "It is for --ceilings" in process.stderr

@@ -66,14 +66,14 @@ DAYS = tuple(range(10))
 
 def test_the_spread_of_all_cases_moderates_that_of_each() -> None:
     days = [[[place]] for place in (0.0, 0.01, -0.01, 0.0, 0.0)]
-    own = session_deviation(days, [0.0], 0.07).difference
+    difference = session_deviation(days, [0.0], 0.07).difference
     prior = VariancePrior(0.02**2, math.inf, 120.0)
     shared = session_deviation(days, [0.0], 0.07, prior).difference
-    assert own.error == pytest.approx(math.sqrt(5e-5 * 1.2))
+    assert difference.error == pytest.approx(math.sqrt(5e-5 * 1.2))
     assert shared.error == pytest.approx(0.02 * math.sqrt(1.2))
     assert shared.degrees == 120.0
     less = session_deviation(days, [0.0], 0.07, VariancePrior(0.001**2, 12.0, 120.0)).difference
-    assert less.error == pytest.approx(own.error)
+    assert less.error == pytest.approx(difference.error)
     assert less.degrees == 16.0
 
 
@@ -93,32 +93,34 @@ def test_fewer_than_five_sessions_use_the_assumed_spread() -> None:
     assert session_deviation(days, [0.0], 0.07, prior) == session_deviation(days, [0.0], 0.07)
 
 
-def drawn(source: np.random.Generator, share: float, cases: int = 30, days: int = 10) -> list[list[float]]:
-    common, own = source.standard_normal((1, days)), source.standard_normal((cases, days))
-    return list((0.02 * (math.sqrt(share) * common + math.sqrt(1 - share) * own)).tolist())
+def random_days(
+    source: np.random.Generator, share: float, cases: int = 30, days: int = 10
+) -> list[list[float]]:
+    common, individual = source.standard_normal((1, days)), source.standard_normal((cases, days))
+    return list((0.02 * (math.sqrt(share) * common + math.sqrt(1 - share) * individual)).tolist())
 
 
 @pytest.mark.parametrize(("share", "square"), [(0.0, 0.0), (0.5, 0.25), (1.0, 1.0)])
 def test_squared_correlation_is_the_mean_square_over_pairs_of_cases(share: float, square: float) -> None:
     source = np.random.default_rng(8)
-    found = [squared_correlation([DAYS] * 30, drawn(source, share)) for _ in range(60)]
-    assert np.mean(found) == pytest.approx(square, abs=0.08)
+    squares = [squared_correlation([DAYS] * 30, random_days(source, share)) for _ in range(60)]
+    assert np.mean(squares) == pytest.approx(square, abs=0.08)
 
 
 def test_cases_whose_days_differ_or_never_vary_do_not_count() -> None:
-    places = drawn(np.random.default_rng(8), 1.0, cases=3)
-    assert squared_correlation([DAYS, DAYS, tuple(range(1, 11))], places) == pytest.approx(1.0)
+    days = random_days(np.random.default_rng(8), 1.0, cases=3)
+    assert squared_correlation([DAYS, DAYS, tuple(range(1, 11))], days) == pytest.approx(1.0)
     assert squared_correlation([DAYS] * 2, [[0.0] * 10] * 2) == 0.0
-    assert squared_correlation([DAYS], places[:1]) == 0.0
+    assert squared_correlation([DAYS], days[:1]) == 0.0
 
 
 # Sessions far from the rest
 
 
-def told(drawings: list[list[list[float]]]) -> list[SessionVariance]:
+def variances_of(drawings: list[list[list[float]]]) -> list[SessionVariance]:
     return [
-        shared_session_variance(places, squared_correlation([DAYS[: len(places[0])]] * CASES, places))
-        for places in drawings
+        shared_session_variance(drawing, squared_correlation([DAYS[: len(drawing[0])]] * CASES, drawing))
+        for drawing in drawings
     ]
 
 
@@ -126,11 +128,11 @@ def told(drawings: list[list[list[float]]]) -> list[SessionVariance]:
 @pytest.mark.parametrize("days", [5, 10])
 def test_normal_sessions_share_one_variance(share: float, days: int) -> None:
     source, runs = np.random.default_rng(12), 150
-    found = told([drawn(source, share, days=days) for _ in range(runs)])
-    assert sum(isinstance(each.prior, CommonVariance) for each in found) / runs >= 1 - highest_rate(
-        0.06, runs
-    )
-    assert sum(each.heavy_tails for each in found) / runs <= highest_rate(0.03, runs)
+    variances = variances_of([random_days(source, share, days=days) for _ in range(runs)])
+    assert sum(
+        isinstance(variance.prior, CommonVariance) for variance in variances
+    ) / runs >= 1 - highest_rate(0.06, runs)
+    assert sum(variance.heavy_tails for variance in variances) / runs <= highest_rate(0.03, runs)
 
 
 @pytest.mark.parametrize(
@@ -140,18 +142,18 @@ def test_sessions_with_heavy_tails_are_detected(
     weather: Callable[..., Array], days: int, least: float
 ) -> None:
     source, runs = np.random.default_rng(13), 100
-    found = told([weather(source, days, spread=0.02).T.tolist() for _ in range(runs)])
-    assert sum(each.heavy_tails for each in found) / runs >= least
+    variances = variances_of([weather(source, days, spread=0.02).T.tolist() for _ in range(runs)])
+    assert sum(variance.heavy_tails for variance in variances) / runs >= least
 
 
 @pytest.mark.parametrize("days", [5, 10])
 def test_unequal_variances_are_not_taken_for_heavy_tails(days: int) -> None:
     source, runs = np.random.default_rng(14), 150
     drawings = [unlike(source, days, 0.02, 0.8).T.tolist() for _ in range(runs)]
-    found = told(drawings)
-    assert not any(isinstance(each.prior, CommonVariance) for each in found)
-    assert sum(each.heavy_tails for each in found) / runs <= highest_rate(0.15, runs)
-    ps = np.array([normality_p([moments(place) for place in places], 0.0) for places in drawings])
+    variances = variances_of(drawings)
+    assert not any(isinstance(variance.prior, CommonVariance) for variance in variances)
+    assert sum(variance.heavy_tails for variance in variances) / runs <= highest_rate(0.15, runs)
+    ps = np.array([normality_p([moments(place) for place in drawing], 0.0) for drawing in drawings])
     for level in (0.05, 0.1, 0.2):
         assert np.mean(ps < level) <= highest_rate(1.2 * level, runs)
 
@@ -160,8 +162,8 @@ def test_unequal_variances_are_not_taken_for_heavy_tails(days: int) -> None:
 def test_only_sessions_skewed_to_slow_are_detected_as_skewed(days: int) -> None:
     source, runs = np.random.default_rng(15), 100
     drawings = [skewed(source, days, spread=0.02).T for _ in range(runs)]
-    assert all(each.heavy_tails for each in told([places.tolist() for places in drawings]))
-    moments_of = [[moments(each) for each in (-places).tolist()] for places in drawings]
+    assert all(variance.heavy_tails for variance in variances_of([drawing.tolist() for drawing in drawings]))
+    moments_of = [[moments(values) for values in (-drawing).tolist()] for drawing in drawings]
     assert not any(symmetry_p(cases, 0.0) < 0.5 for cases in moments_of)
 
 
@@ -169,18 +171,18 @@ def test_normal_sessions_are_rarely_taken_for_skewed() -> None:
     source, runs = np.random.default_rng(16), 1000
     for weather in (partial(unlike, spread=0.02, deviation=0.8), partial(alike, spread=0.02)):
         drawings = [weather(source, 5).T.tolist() for _ in range(runs)]
-        ps = np.array([symmetry_p([moments(place) for place in places], 0.0) for places in drawings])
+        ps = np.array([symmetry_p([moments(place) for place in drawing], 0.0) for drawing in drawings])
         for level in (0.02, 0.05, 0.2):
             assert np.mean(ps < level) <= highest_rate(level, runs)
 
 
 def test_one_slow_session_of_all_cases_together_counts_as_one() -> None:
     source, runs = np.random.default_rng(17), 300
-    drawings = [drawn(source, 1.0, days=5) for _ in range(runs)]
-    ps = np.array([symmetry_p([moments(place) for place in places], 1.0) for places in drawings])
+    drawings = [random_days(source, 1.0, days=5) for _ in range(runs)]
+    ps = np.array([symmetry_p([moments(place) for place in drawing], 1.0) for drawing in drawings])
     assert np.mean(ps < 0.05) <= highest_rate(0.05, runs)
-    alone = np.array([symmetry_p([moments(place) for place in places], 0.0) for places in drawings])
-    assert np.mean(alone < 0.05) > 0.2
+    unshared = np.array([symmetry_p([moments(place) for place in drawing], 0.0) for drawing in drawings])
+    assert np.mean(unshared < 0.05) > 0.2
 
 
 @given(st.lists(st.floats(-1, 1), min_size=5, max_size=30, unique=True))
@@ -192,8 +194,8 @@ def test_the_skewness_is_that_of_scipy(values: list[float]) -> None:
 @pytest.mark.parametrize("metric", ["latency_s", "items_per_s"])
 def test_the_worse_side_of_a_time_and_of_a_rate_is_the_skewed_one(metric: str) -> None:
     suite = next(suites(np.random.default_rng(4), 10, partial(skewed, spread=0.02), 1.0))
-    chosen = next(each for each in METRICS if each.name == metric)
-    result = decide(suite.sessions, suite.run, GatePolicy(metrics=(chosen,)))
+    the_metric = next(candidate for candidate in METRICS if candidate.name == metric)
+    result = decide(suite.sessions, suite.run, GatePolicy(metrics=(the_metric,)))
     assert all(finding.heavy_tails for finding in result.findings)
 
 
@@ -206,10 +208,10 @@ def test_cases_that_never_vary_have_the_least_variance() -> None:
 @given(st.lists(st.floats(-1, 1), min_size=5, max_size=30, unique=True))
 def test_the_kurtosis_of_all_cases_is_judged_as_scipy_does(values: list[float]) -> None:
     assume(np.std(values) > 1e-3)  # of what is spread
-    one = moments(values)
-    assert one.kurtosis == pytest.approx(oracle.kurtosis(values, fisher=False), rel=1e-6)
+    statistics = moments(values)
+    assert statistics.kurtosis == pytest.approx(oracle.kurtosis(values, fisher=False), rel=1e-6)
     p = oracle.kurtosistest(values, alternative="greater").pvalue
-    assert equal_variance_p([one], 0.0) == pytest.approx(p, abs=1e-9)
+    assert equal_variance_p([statistics], 0.0) == pytest.approx(p, abs=1e-9)
 
 
 def test_a_slowdown_against_sessions_with_heavy_tails_is_provisional() -> None:
@@ -223,9 +225,9 @@ def test_a_slowdown_against_sessions_with_heavy_tails_is_provisional() -> None:
     text = rendered(gate.check_document(Gate(name="main", result=result)))
     assert "some sessions are far from the rest" in text
     assert "to decide it now: accelbench check --baseline main --ab rev:" in text
-    own = decide(suite.sessions, suite.run, replace(POLICY, variance=Variance.OWN), again)
-    assert Verdict.SLOWER in [each.verdict for each in own.findings[:3]]
-    assert not any(finding.heavy_tails for finding in own.findings)
+    separate = decide(suite.sessions, suite.run, replace(POLICY, variance=Variance.OWN), again)
+    assert Verdict.SLOWER in [finding.verdict for finding in separate.findings[:3]]
+    assert not any(finding.heavy_tails for finding in separate.findings)
 
 
 # How often a check is right: reduced from studies/sessions.py
@@ -236,14 +238,16 @@ def test_a_slowdown_against_sessions_with_heavy_tails_is_provisional() -> None:
 def test_a_check_that_shares_the_variance_rarely_fails_an_unchanged_suite(
     sessions: int, spread: float
 ) -> None:
-    found = rates(FIRST, sessions, partial(alike, spread=spread), REDUCED, (1.0,), variances=SHARED)
-    assert found[Variance.SHARED][0] <= highest_rate(0.05, REDUCED)
+    error_rates = rates(FIRST, sessions, partial(alike, spread=spread), REDUCED, (1.0,), variances=SHARED)
+    assert error_rates[Variance.SHARED][0] <= highest_rate(0.05, REDUCED)
 
 
 @pytest.mark.parametrize("share", [0.5, 1.0])
 def test_shared_variance_rarely_fails_an_unchanged_suite_with_slow_sessions(share: float) -> None:
-    found = rates(FIRST, 5, partial(together, spread=0.05, share=share), REDUCED, (1.0,), variances=SHARED)
-    assert found[Variance.SHARED][0] <= highest_rate(0.05, REDUCED)
+    error_rates = rates(
+        FIRST, 5, partial(together, spread=0.05, share=share), REDUCED, (1.0,), variances=SHARED
+    )
+    assert error_rates[Variance.SHARED][0] <= highest_rate(0.05, REDUCED)
 
 
 @pytest.mark.real
@@ -270,25 +274,25 @@ def test_slowdown_against_heavy_tails_is_advised_to_be_measured_interleaved() ->
 
 @pytest.mark.real
 def test_shared_variance_detects_more_than_separate_variances() -> None:
-    found = rates(FIRST, 5, partial(alike, spread=0.02), 2 * REDUCED, (1.0, 1.1))
-    assert found[Variance.SHARED][2] >= 0.78
-    assert found[Variance.OWN][2] <= 0.35
+    error_rates = rates(FIRST, 5, partial(alike, spread=0.02), 2 * REDUCED, (1.0, 1.1))
+    assert error_rates[Variance.SHARED][2] >= 0.78
+    assert error_rates[Variance.OWN][2] <= 0.35
 
 
 @pytest.mark.real
 def test_pairs_share_their_variance_too() -> None:
-    found = rates(BOTH, 1, partial(alike, spread=0.0), 6, (1.0, 1.1))
-    assert found[Variance.SHARED][2] >= found[Variance.OWN][2]
+    error_rates = rates(BOTH, 1, partial(alike, spread=0.0), 6, (1.0, 1.1))
+    assert error_rates[Variance.SHARED][2] >= error_rates[Variance.OWN][2]
     source = np.random.default_rng(5)
-    shared, own = (
+    shared, separate = (
         interleaved(source.normal(0, 0.02, (2, CASES, PROCESSES)), variance) for variance in Variance
     )
-    assert shared > own
+    assert shared > separate
 
 
 def interleaved(logs: Array, variance: Variance) -> float:
     """The mean degrees of freedom of the tests."""
-    ref, new = (a_session(np.exp(each), id=name) for each, name in zip(logs, "AB", strict=True))
+    ref, new = (a_session(np.exp(log), id=name) for log, name in zip(logs, "AB", strict=True))
     findings = check_interleaved(*partners(ref, new), replace(POLICY, variance=variance)).findings
     return float(np.mean([finding.first.degrees for finding in findings if finding.first]))
 
@@ -303,21 +307,21 @@ def test_an_unknown_variance_is_refused() -> None:
 
 @given(st.floats(0.001, 0.3), st.floats(0.0005, 0.1), st.floats(2, 200), st.floats(0.001, 0.05))
 def test_likely_size_is_between_the_threshold_and_the_estimate(
-    seen: float, error: float, degrees: float, level: float
+    estimate: float, error: float, degrees: float, level: float
 ) -> None:
-    margin = min(seen, math.log1p(0.05))
-    found = likely_size(Difference(seen, error, degrees), margin, level)
-    assert margin - 1e-12 <= found <= seen + 1e-12
-    assert likely_size(Difference(-seen, error, degrees), margin, level) == found
+    margin = min(estimate, math.log1p(0.05))
+    size = likely_size(Difference(estimate, error, degrees), margin, level)
+    assert margin - 1e-12 <= size <= estimate + 1e-12
+    assert likely_size(Difference(-estimate, error, degrees), margin, level) == size
 
 
 @pytest.mark.real
 def test_likely_size_is_median_unbiased_after_selection() -> None:
     source, error, margin = np.random.default_rng(3), 0.02, math.log1p(0.05)
     for true in (0.07, 0.09, 0.12):
-        seen = true + error * source.standard_normal(4000)
+        estimates = true + error * source.standard_normal(4000)
         bar = max(margin, oracle.norm.isf(0.001) * error)
-        called = seen[seen >= bar]
+        called = estimates[estimates >= bar]
         sizes = np.array([likely_size(Difference(x, error, 1e6), margin, 0.001) for x in called])
         assert np.mean(sizes > true) == pytest.approx(0.5, abs=0.06)
         assert abs(sizes.mean() - true) < 0.6 * abs(called.mean() - true) + 0.002

@@ -29,15 +29,15 @@ def test_with_enough_sessions_the_error_is_that_of_a_further_session_or_of_the_p
     sessions: list[list[float]], new: list[float]
 ) -> None:
     deviation = session_deviation(one_hour_each(sessions), new, assumed=0.02)
-    places = [float(np.mean(session)) for session in sessions]
-    between = max(float(np.std(places, ddof=1)), 1e-4) * math.sqrt(1 + 1 / len(sessions))
+    means = [float(np.mean(session)) for session in sessions]
+    between = max(float(np.std(means, ddof=1)), 1e-4) * math.sqrt(1 + 1 / len(sessions))
     groups = [*sessions, new]
     squares = sum((len(group) - 1) * np.var(group, ddof=1) for group in groups)
     variance = max(squares / sum(len(group) - 1 for group in groups), 1e-8)
     within = math.sqrt(variance * (1 / len(new) + sum(1 / len(e) for e in sessions) / len(sessions) ** 2))
     assert deviation.difference.error == pytest.approx(max(between, within))
     assert deviation.difference.degrees == len(sessions) - 1
-    assert deviation.difference.mid == pytest.approx(np.mean(new) - np.mean(places), abs=1e-12)
+    assert deviation.difference.mid == pytest.approx(np.mean(new) - np.mean(means), abs=1e-12)
     assert not deviation.is_provisional
 
 
@@ -67,8 +67,8 @@ def test_a_further_session_that_differs_as_the_others_never_makes_a_check_see_le
     def visible(count: int, spread: float) -> float:
         values = np.linspace(-1, 1, count) if count > 1 else np.zeros(1)
         values = values * spread / (np.std(values, ddof=1) if count > 1 else 1)
-        found = session_deviation([[[float(v)]] for v in values], [0.0], assumed).difference
-        return float(oracle.t.ppf(1 - 0.05 / 30, found.degrees)) * found.error
+        difference = session_deviation([[[float(v)]] for v in values], [0.0], assumed).difference
+        return float(oracle.t.ppf(1 - 0.05 / 30, difference.degrees)) * difference.error
 
     sizes = [visible(count, min(spread, assumed)) for count in range(1, 11)]
     assert all(after <= before * (1 + 1e-9) for before, after in itertools.pairwise(sizes))
@@ -99,9 +99,9 @@ def test_noisy_processes_count_where_they_explain_more_than_the_assumed_spread()
 
 
 def test_one_value_a_session_has_no_spread_within() -> None:
-    places = [0.0, 0.01, -0.01, 0.0, 0.02]
-    found = session_deviation([[[place]] for place in places], [0.3], assumed=0.02)
-    assert found.difference.error == pytest.approx(deviation(places) * math.sqrt(1.2))
+    values = [0.0, 0.01, -0.01, 0.0, 0.02]
+    session = session_deviation([[[place]] for place in values], [0.3], assumed=0.02)
+    assert session.difference.error == pytest.approx(deviation(values) * math.sqrt(1.2))
 
 
 @pytest.mark.parametrize("sessions", [[], [[]], [[[]]]])
@@ -114,10 +114,10 @@ def test_nothing_to_deviate_from_is_an_error(sessions: list[list[list[float]]]) 
 def test_the_paired_test_is_that_of_scipy(pairs: list[tuple[float, float]]) -> None:
     assume(np.std([b - a for a, b in pairs], ddof=1) > 1e-3)  # SciPy has no floor
     before, after = zip(*pairs, strict=True)
-    found, wanted = paired(pairs), oracle.ttest_rel(after, before)
-    assert found.p_either() == pytest.approx(wanted.pvalue, abs=1e-12)
-    assert found.mid == pytest.approx(mean(after) - mean(before), abs=1e-12)
-    assert found.degrees == wanted.df
+    difference, expected = paired(pairs), oracle.ttest_rel(after, before)
+    assert difference.p_either() == pytest.approx(expected.pvalue, abs=1e-12)
+    assert difference.mid == pytest.approx(mean(after) - mean(before), abs=1e-12)
+    assert difference.degrees == expected.df
 
 
 def test_what_both_of_a_pair_met_cancels() -> None:

@@ -39,11 +39,11 @@ TEXT = f"see /srv/canary/{USER}/x.py:3 and ~/canary, /opt/canary, on {HOST} by {
 
 def a_telling_run(root: Path) -> Path:
     """With a canary wherever a text may stand that is no name of a case."""
-    one = a_case(environment={"XLA_FLAGS": "--canary-a"})
-    other = a_case(environment={"XLA_FLAGS": "--canary-b"})
+    first = a_case(environment={"XLA_FLAGS": "--canary-a"})
+    second = a_case(environment={"XLA_FLAGS": "--canary-b"})
     records = [
-        *some_rounds(1.0, 1.1, case=one),
-        a_record(a_failure(message=TEXT, log=f"canary {TEXT}"), case=other),
+        *some_rounds(1.0, 1.1, case=first),
+        a_record(a_failure(message=TEXT, log=f"canary {TEXT}"), case=second),
     ]
     run = a_run(
         records,
@@ -71,8 +71,8 @@ def shared(tmp_path: Path) -> Path:
 @pytest.mark.real
 def test_no_text_reveals_who_measured_and_where(shared: Path) -> None:
     assert sorted(path.name for path in shared.rglob("*")) == ["end.json", "records.jsonl", "run.json"]
-    written = "\n".join(path.read_text() for path in shared.iterdir())
-    assert [each for each in CANARIES if each in written] == []
+    text = "\n".join(path.read_text() for path in shared.iterdir())
+    assert [canary for canary in CANARIES if canary in text] == []
 
 
 def test_the_numbers_and_the_machine_stay(tmp_path: Path, shared: Path) -> None:
@@ -122,16 +122,18 @@ LEAKS = {  # a text as a framework or a user's code may raise it → what must n
 def messages_of(folder: Path) -> list[str]:
     run = runs.read_run(folder)
     outcomes = [record.outcome for record in run.records]
-    said = [each.message for each in outcomes if isinstance(each, Failure)]
-    said += [note.text for each in outcomes if isinstance(each, Measurement) for note in each.notes]
+    messages = [outcome.message for outcome in outcomes if isinstance(outcome, Failure)]
+    messages += [
+        note.text for outcome in outcomes if isinstance(outcome, Measurement) for note in outcome.notes
+    ]
     for probe in run.info.probes:
-        said += [probe.reason, *(reason for _, reason in probe.missing)]
-    return [*said, *(out.reason for out in run.info.left_out)]
+        messages += [probe.reason, *(reason for _, reason in probe.missing)]
+    return [*messages, *(out.reason for out in run.info.left_out)]
 
 
 @pytest.mark.parametrize("name", LEAKS)
 def test_text_that_others_wrote_is_left_out_of_every_message(tmp_path: Path, name: str) -> None:
-    text, left = LEAKS[name]
+    text, pattern = LEAKS[name]
     run = a_run(
         [
             a_record(a_failure(status=Status.FAILED, message=f"RuntimeError: {text}"), case=a_case()),
@@ -140,9 +142,11 @@ def test_text_that_others_wrote_is_left_out_of_every_message(tmp_path: Path, nam
         left_out=(a_left_out(reason=text),),
         probes=(replace(a_probe(), reason=text, missing=(("cuda", text),)),),
     )
-    said = messages_of(api.share_run(runs.store_run(tmp_path / "results", run), tmp_path / "shared").folder)
-    assert said[0].startswith("RuntimeError: ")
-    assert [each for each in said if re.search(left, each)] == []
+    messages = messages_of(
+        api.share_run(runs.store_run(tmp_path / "results", run), tmp_path / "shared").folder
+    )
+    assert messages[0].startswith("RuntimeError: ")
+    assert [message for message in messages if re.search(pattern, message)] == []
 
 
 OWN = (

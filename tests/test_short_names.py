@@ -32,9 +32,12 @@ params = st.dictionaries(st.sampled_from("mnkb"), st.integers(1, 3), min_size=1)
 
 @given(st.lists(st.tuples(st.sampled_from(["gemm", "conv2d"]), params), max_size=8))
 def test_different_cases_have_different_short_ids(sizes: list[tuple[str, dict[str, int]]]) -> None:
-    names = sorted({name for _, each in sizes for name in each})
-    whole = [(workload, {name: each.get(name, 0) for name in names}) for workload, each in sizes]
-    ids = {a_case(workload=workload, params=each).id for workload, each in whole}
+    names = sorted({name for _, params_of_case in sizes for name in params_of_case})
+    cases = [
+        (workload, {name: params_of_case.get(name, 0) for name in names})
+        for workload, params_of_case in sizes
+    ]
+    ids = {a_case(workload=workload, params=params_of_case).id for workload, params_of_case in cases}
 
     assert len({cell.short for cell in case_cells(ids).values()}) == len(ids)
 
@@ -42,11 +45,11 @@ def test_different_cases_have_different_short_ids(sizes: list[tuple[str, dict[st
 def test_a_comparison_has_short_ids_where_whole_ones_have_no_room() -> None:
     cases = [a_case(workload="conv2d", params={**SIZES, "kernel": kernel}) for kernel in (1, 3)]
     ref, new = (
-        a_run([each for case in cases for each in some_rounds(step, 1.01 * step, step, case=case)])
+        a_run([record for case in cases for record in some_rounds(step, 1.01 * step, step, case=case)])
         for step in (1.0, 2.0)
     )
-    found = compare_runs(ref, new)
-    document = comparison_document(found, found.verdicts)
+    comparison = compare_runs(ref, new)
+    document = comparison_document(comparison, comparison.verdicts)
 
     assert "slower  conv2d(kernel=1,…)/float32/eager@torch:cpu\n" in Terminal(80).render(document)
     assert f"slower  {cases[0].id}\n" in Terminal(120).render(document)
@@ -61,15 +64,15 @@ def test_a_plan_has_short_ids_where_whole_ones_have_no_room() -> None:
 
 
 def rows_of_words(*words: str) -> Document:
-    return Document(name="x", title="x", tables=(table([{f"c{n}": each for n, each in enumerate(words)}]),))
+    return Document(name="x", title="x", tables=(table([{f"c{n}": word for n, word in enumerate(words)}]),))
 
 
 def test_no_word_of_a_grid_is_broken() -> None:
     words = ("attention_backward", "optimizer=momentum of the network", "scaled dot-product attention")
-    shown = Terminal(60).render(rows_of_words(*words))
+    output = Terminal(60).render(rows_of_words(*words))
 
-    assert max(map(len, shown.splitlines())) <= 60
-    assert set(" ".join(words).split()) <= set(shown.split())
+    assert max(map(len, output.splitlines())) <= 60
+    assert set(" ".join(words).split()) <= set(output.split())
 
 
 @given(st.lists(st.tuples(st.integers(1, 12), st.integers(0, 3)), min_size=2, max_size=6), st.integers(1, 80))
@@ -78,16 +81,16 @@ def test_columns_of_high_rank_go_first_and_a_line_names_them(
 ) -> None:
     columns = [Column(f"c{number}", rank=rank) for number, (_, rank) in enumerate(fields)]
     row = {f"c{number}": "x" * length for number, (length, _) in enumerate(fields)}
-    whole = table([row], columns)
-    shown = narrow_table(whole, {}, width)
-    gone = [column.rank for column in columns if column not in shown.columns]
+    wide = table([row], columns)
+    narrow = narrow_table(wide, {}, width)
+    dropped_ranks = [column.rank for column in columns if column not in narrow.columns]
 
-    assert all(column.rank < min(gone, default=9) for column in shown.columns)
-    assert {column for column in columns if column.rank == 0} <= set(shown.columns)
-    needed = sum(max(2, len(str(row[column.name]))) + 2 for column in shown.columns) - 2
-    assert needed <= width or not any(column.rank for column in shown.columns)
-    text = Terminal(width).render(Document(name="x", title="x", tables=(whole,)))
-    assert ("noroomfor" in "".join(text.split())) == bool(gone)
+    assert all(column.rank < min(dropped_ranks, default=9) for column in narrow.columns)
+    assert {column for column in columns if column.rank == 0} <= set(narrow.columns)
+    needed_width = sum(max(2, len(str(row[column.name]))) + 2 for column in narrow.columns) - 2
+    assert needed_width <= width or not any(column.rank for column in narrow.columns)
+    text = Terminal(width).render(Document(name="x", title="x", tables=(wide,)))
+    assert ("noroomfor" in "".join(text.split())) == bool(dropped_ranks)
 
 
 def test_words_without_room_side_by_side_stand_below_each_other() -> None:

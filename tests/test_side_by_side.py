@@ -37,8 +37,8 @@ def test_shares_are_medians_of_processes_and_absent_where_a_step_has_no_parts() 
         parts = {SOURCE: (source, source, 99.0), CONSUMER: (1.0, 1.0, 1.0)}
         return a_measurement(iterations=2, block_s=(2.5, 2.5, 2.5), parts_s=parts)
 
-    found = [median_share([process(s) for s in (0.4, 0.5, 0.25)], share).value for share in SHARES.values()]
-    assert found == pytest.approx([0.15 / 0.4, 0.2])
+    shares = [median_share([process(s) for s in (0.4, 0.5, 0.25)], share).value for share in SHARES.values()]
+    assert shares == pytest.approx([0.15 / 0.4, 0.2])
     assert median_share([a_measurement()], hidden_share).value is None
 
 
@@ -47,7 +47,7 @@ def test_parts_are_stored_and_a_step_without_them_reads_as_before() -> None:
     record = a_record(a_measurement(parts_s=parts))
     assert decode(encode(record)) == record
     (row,) = rows_of(a_run([a_record()]))
-    assert not [each for each in row.notes if "hidden" in each.text]
+    assert not [note for note in row.notes if "hidden" in note.text]
 
 
 @pytest.mark.real

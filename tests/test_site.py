@@ -22,28 +22,28 @@ HOSTILE = '"><script>alert(1)</script>../../x'
 
 def a_series(steps: int = 12, change_at: int = 6, case: str = "gemm") -> list[Run]:
     """Runs of a case day by day, twice as slow from one of them on."""
-    found = []
+    runs = []
     for day in range(1, steps + 1):
         pace = 0.001 * (1 + 0.001 * (day % 3)) * (2 if day > change_at else 1)
         records = some_rounds(pace, pace * 1.001, pace * 0.999, case=a_case(workload=case))
         started = f"2026-01-{day:02d}T03:04:05Z"
-        found.append(a_run(records, id=f"202601{day:02d}-030405-abcd", started=started))
-    return found
+        runs.append(a_run(records, id=f"202601{day:02d}-030405-abcd", started=started))
+    return runs
 
 
-def site_of(stored: list[Run]) -> dict[str, bytes]:
-    found = list(site_files(stored, trends(stored, metric_named("latency_s"))))
-    assert len({name for name, _ in found}) == len(found)
-    return dict(found)
+def site_of(runs: list[Run]) -> dict[str, bytes]:
+    files = list(site_files(runs, trends(runs, metric_named("latency_s"))))
+    assert len({name for name, _ in files}) == len(files)
+    return dict(files)
 
 
 def links_of(name: str, content: bytes) -> set[str]:
     """The files of the site that a page leads to or loads."""
-    places = re.findall(r'(?:href|src)="([^"#]+)"', content.decode())
+    links = re.findall(r'(?:href|src)="([^"#]+)"', content.decode())
     folder = Path(name).parent
     return {
-        str((folder / unquote(each)).as_posix()).replace("runs/../", "").replace("cases/../", "")
-        for each in places
+        str((folder / unquote(link)).as_posix()).replace("runs/../", "").replace("cases/../", "")
+        for link in links
     }
 
 
@@ -52,32 +52,32 @@ def test_every_link_leads_to_a_file_of_the_site_and_every_page_can_be_reached() 
     reached = {"index.html"}
     for _ in range(3):
         reached |= {
-            each
+            link
             for name in reached & files.keys()
             if name.endswith("html")
-            for each in links_of(name, files[name])
+            for link in links_of(name, files[name])
         }
     assert reached == set(files)
 
 
 def test_a_run_stands_beside_the_newest_before_it_that_measured_one_of_its_cases() -> None:
-    own = a_series(3)
-    other = a_run(some_rounds(1e-3, 1e-3, 1e-3, case=a_case(workload="lstm")), id="20260102-100000-abcd",
+    series = a_series(3)
+    run = a_run(some_rounds(1e-3, 1e-3, 1e-3, case=a_case(workload="lstm")), id="20260102-100000-abcd",
                   started="2026-01-02T10:00:00Z")  # fmt: skip
-    files = site_of([own[0], own[1], other, own[2]])
-    assert f"runs/{own[0].info.id}-before.html" not in files
-    assert f"runs/{other.info.id}-before.html" not in files
-    beside = files[f"runs/{own[2].info.id}-before.html"].decode()
-    assert f"Comparison of {own[2].info.id} with {own[1].info.id}" in beside
+    files = site_of([series[0], series[1], run, series[2]])
+    assert f"runs/{series[0].info.id}-before.html" not in files
+    assert f"runs/{run.info.id}-before.html" not in files
+    text = files[f"runs/{series[2].info.id}-before.html"].decode()
+    assert f"Comparison of {series[2].info.id} with {series[1].info.id}" in text
 
 
 def test_an_entry_of_the_feed_is_dated_by_the_first_run_after_the_change_and_stays() -> None:
-    stored = a_series()
-    (entry,) = ET.fromstring(site_of(stored)["feed.xml"]).findall(f"{ATOM}entry")
+    series = a_series()
+    (entry,) = ET.fromstring(site_of(series)["feed.xml"]).findall(f"{ATOM}entry")
     assert entry.findtext(f"{ATOM}updated") == "2026-01-07T03:04:05Z"
     assert "slower, 2.00×" in str(entry.findtext(f"{ATOM}title"))
     (link,) = entry.findall(f"{ATOM}link")
-    assert link.get("href") in site_of(stored)
+    assert link.get("href") in site_of(series)
     more = a_series(14)
     (later,) = ET.fromstring(site_of(more)["feed.xml"]).findall(f"{ATOM}entry")
     assert later.findtext(f"{ATOM}id") == entry.findtext(f"{ATOM}id")
@@ -128,8 +128,8 @@ def test_a_site_follows_no_link_in_its_folder(tmp_path: Path) -> None:
 def test_the_command_writes_the_pages_of_a_results_folder(tmp_path: Path) -> None:
     for run in a_series(3):
         runs.store_run(tmp_path / "results", run)
-    done = accelbench("site", "-o", "public", cwd=tmp_path)
-    assert "index.html" in done.stderr
+    process = accelbench("site", "-o", "public", cwd=tmp_path)
+    assert "index.html" in process.stderr
     assert {path.name for path in (tmp_path / "public").iterdir()} == {
         *("index.html", "feed.xml", "page.css", "page.js", "runs", "cases")
     }

@@ -49,24 +49,24 @@ class Machine:
     def waits(self, wait_s: float) -> float:
         """How long for."""
         begin = self.now_s
-        told, clock = self.told.append, lambda: self.now_s
-        wait_for_idle(self.presence, wait_s, told, self.look, clock, self.sleep)
+        report, clock = self.told.append, lambda: self.now_s
+        wait_for_idle(self.presence, wait_s, report, self.look, clock, self.sleep)
         return self.now_s - begin
 
 
 @pytest.fixture
 def presence(tmp_path: Path) -> Iterator[Presence]:
-    made = Presence(tmp_path / "measuring")
-    yield made
-    made.leave()
+    presence = Presence(tmp_path / "measuring")
+    yield presence
+    presence.leave()
 
 
 @pytest.fixture
-def other(presence: Presence, tmp_path: Path) -> Iterator[Presence]:
+def second(presence: Presence, tmp_path: Path) -> Iterator[Presence]:
     """Another run of the same user on the same machine, which does not measure yet."""
-    made = Presence(tmp_path / "measuring")
-    yield made
-    made.leave()
+    second_presence = Presence(tmp_path / "measuring")
+    yield second_presence
+    second_presence.leave()
 
 
 def test_an_idle_machine_has_no_warning_and_no_wait(presence: Presence) -> None:
@@ -75,24 +75,24 @@ def test_an_idle_machine_has_no_warning_and_no_wait(presence: Presence) -> None:
 
 
 @pytest.mark.parametrize(
-    ("look", "told"),
+    ("look", "message"),
     [
         (BUSY, "other programs use 1.50 of 2 CPUs (spin 1.50)"),
         (STOLEN, "the hypervisor withholds 0.40 of 2 CPUs"),
     ],
 )
 def test_without_a_wait_disturbances_are_warned_about_once(
-    presence: Presence, look: Pause, told: str
+    presence: Presence, look: Pause, message: str
 ) -> None:
     machine = Machine(presence, look)
     assert machine.waits(0) == 0
     assert machine.told == [
-        f"{told}: cases it disturbs will be marked contended; --wait-for-idle 10m waits until it is over"
+        f"{message}: cases it disturbs will be marked contended; --wait-for-idle 10m waits until it is over"
     ]
 
 
 @pytest.mark.parametrize(
-    ("since", "now", "told"),
+    ("since", "now", "count"),
     [
         (QUIET, BUSY, 0),  # while frameworks were imported nobody else computed: nobody is looked at again
         (BUSY, QUIET, 0),  # they have ended
@@ -101,11 +101,11 @@ def test_without_a_wait_disturbances_are_warned_about_once(
     ],
 )
 def test_disturbances_during_imports_are_checked_again(
-    presence: Presence, since: Pause, now: Pause, told: int
+    presence: Presence, since: Pause, now: Pause, count: int
 ) -> None:
     lines: list[str] = []
     warn_of_disturbances(presence, beginning(), lines.append, lambda _: since, lambda: now)
-    assert len(lines) == told
+    assert len(lines) == count
 
 
 def test_cpu_time_of_accelbench_itself_does_not_count() -> None:
@@ -125,9 +125,9 @@ def test_a_pause_since_then_lasts_half_a_second_at_least() -> None:
 
 def test_the_processes_below_this_one_are_no_others() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        others = {each.pid for each in _others()}
-        assert os.getppid() in others
-        assert not {os.getpid(), child.pid} & others
+        pids = {process.pid for process in _others()}
+        assert os.getppid() in pids
+        assert not {os.getpid(), child.pid} & pids
         child.kill()
 
 
@@ -147,23 +147,23 @@ def test_after_the_longest_wait_a_run_measures(presence: Presence) -> None:
     ]
 
 
-def test_a_run_sees_another_that_measures_until_it_ends(presence: Presence, other: Presence) -> None:
+def test_a_run_sees_another_that_measures_until_it_ends(presence: Presence, second: Presence) -> None:
     assert presence.enter()
     assert presence.others() == []
-    (process,) = other.others()
+    (process,) = second.others()
     assert process > 0
-    machine = Machine(other, QUIET)
+    machine = Machine(second, QUIET)
     assert machine.waits(4) == 4
     assert machine.told[0] == f"another run is measuring (process {process}): waiting for up to 4 s"
     presence.leave()
-    assert other.others() == []
+    assert second.others() == []
     assert machine.waits(600) == 0
 
 
-def test_of_two_that_wait_for_the_same_run_the_second_waits_on(presence: Presence, other: Presence) -> None:
+def test_of_two_that_wait_for_the_same_run_the_second_waits_on(presence: Presence, second: Presence) -> None:
     assert presence.enter(alone=True)
-    assert not other.enter(alone=True)
-    assert other.enter()
+    assert not second.enter(alone=True)
+    assert second.enter()
     assert len(presence.others()) == 1
 
 
@@ -203,9 +203,9 @@ def test_results_that_cannot_be_written_are_found_before_anything_is_measured(
     arguments: tuple[str, ...], tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
-    done = accelbench(*arguments, "--results", "file/results", cwd=tmp_path, code=6)
-    assert "looking for backends" not in done.stderr
-    assert f"{tmp_path}/file" in done.stderr
+    process = accelbench(*arguments, "--results", "file/results", cwd=tmp_path, code=6)
+    assert "looking for backends" not in process.stderr
+    assert f"{tmp_path}/file" in process.stderr
 
 
 def test_a_folder_that_is_not_there_yet_has_the_room_of_the_one_it_will_be_in(tmp_path: Path) -> None:
@@ -214,20 +214,20 @@ def test_a_folder_that_is_not_there_yet_has_the_room_of_the_one_it_will_be_in(tm
 
 
 def test_a_full_disk_is_an_error_before_measuring_and_a_scarce_one_a_warning(tmp_path: Path) -> None:
-    told: list[str] = []
-    check_space(tmp_path, tmp_path, told.append, lambda _: 2**30)
-    assert told == []
-    check_space(None, tmp_path, told.append, lambda _: 2**20)
-    assert told == [
+    messages: list[str] = []
+    check_space(tmp_path, tmp_path, messages.append, lambda _: 2**30)
+    assert messages == []
+    check_space(None, tmp_path, messages.append, lambda _: 2**20)
+    assert messages == [
         f"{tmp_path}: 1.00 MiB are free, and compile caches are kept there: name another in TMPDIR"
     ]
     with pytest.raises(CannotWrite, match=r"1\.00 MiB are free"):
-        check_space(tmp_path, tmp_path, told.append, lambda _: 2**20)
+        check_space(tmp_path, tmp_path, messages.append, lambda _: 2**20)
 
 
 def test_a_run_of_virtual_time_ignores_other_programs(tmp_path: Path) -> None:
-    done = accelbench(*FAKE, cwd=tmp_path)
-    assert "contended" not in done.stderr
+    process = accelbench(*FAKE, cwd=tmp_path)
+    assert "contended" not in process.stderr
     assert records(tmp_path)
 
 
@@ -237,27 +237,27 @@ def test_every_measuring_command_prints_the_same_first_lines(tmp_path: Path) -> 
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "broken.py").write_text("1 / 0\n")
     (tmp_path / "one.toml").write_text('description = "one"\ncases = [{workload = "gemm"}]\n')
-    own: dict[str, Any] = {"ACCELBENCH_WORKLOADS": "own", "ACCELBENCH_CACHE": str(tmp_path / "cache")}
+    variables: dict[str, Any] = {"ACCELBENCH_WORKLOADS": "own", "ACCELBENCH_CACHE": str(tmp_path / "cache")}
 
-    def told(*arguments: str) -> list[str]:
-        done = accelbench(*arguments, cwd=tmp_path, **own)
-        lines = done.stderr.splitlines()
-        assert "broken.py" in done.stderr, done.stderr
+    def first_lines(*arguments: str) -> list[str]:
+        process = accelbench(*arguments, cwd=tmp_path, **variables)
+        lines = process.stderr.splitlines()
+        assert "broken.py" in process.stderr, process.stderr
         return [line for line in lines[: lines.index(LOOKING) + 1] if line == LOOKING or "broken.py" in line]
 
-    run = told(*FAKE)
+    run = first_lines(*FAKE)
     (folder,) = (tmp_path / "results" / "runs").iterdir()
     accelbench("baseline", "set", "main", "latest", cwd=tmp_path)
     (folder / "end.json").unlink()
-    kept = (folder / "records.jsonl").read_bytes().splitlines(keepends=True)[:-1]
-    (folder / "records.jsonl").write_bytes(b"".join(kept))
+    kept_lines = (folder / "records.jsonl").read_bytes().splitlines(keepends=True)[:-1]
+    (folder / "records.jsonl").write_bytes(b"".join(kept_lines))
     assert run[-1] == LOOKING
     assert len(run) == 2
-    for others in (
+    for command in (
         ("run", "--resume"),
         ("check", "--baseline", "main", "--inconclusive", "pass"),
         ("compare", "--ab", "mode=eager", "mode=compile", *FAKE[1:]),
         ("doctor", "--aa", "one.toml", "-b", "fake", "-d", "cpu"),
         ("doctor", "--ceilings", "-b", "fake", "-d", "cpu"),
     ):
-        assert told(*others) == run, others
+        assert first_lines(*command) == run, command

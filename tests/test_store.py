@@ -76,16 +76,16 @@ def python(code: str, *arguments: str) -> subprocess.Popen[str]:
 
 def test_an_id_is_a_ulid_of_the_published_alphabet_and_starts_with_the_time() -> None:
     # 01ARYZ6S41 is the time part of the example in the ULID specification.
-    made = naming.IdSource()(now=1469918176.385, randomness=lambda count: b"\0" * count)
-    assert made == "01ARYZ6S41" + "0" * 16
+    made_id = naming.IdSource()(now=1469918176.385, randomness=lambda count: b"\0" * count)
+    assert made_id == "01ARYZ6S41" + "0" * 16
 
 
 @given(st.lists(st.floats(0, 4e9), min_size=2, max_size=50))
 def test_ids_of_one_process_increase_whatever_the_clock_does(times: list[float]) -> None:
     source = naming.IdSource()
-    made = [source(now) for now in times]
-    assert made == sorted(set(made))
-    assert all(naming.ULID.fullmatch(each) for each in made)
+    ids = [source(now) for now in times]
+    assert ids == sorted(set(ids))
+    assert all(naming.ULID.fullmatch(name) for name in ids)
 
 
 def test_processes_forked_within_a_millisecond_make_different_ids() -> None:
@@ -115,10 +115,10 @@ def test_eight_processes_creating_runs_at_once_all_get_their_own(tmp_path: Path)
         process.stdin.flush()
     answers = [process.communicate(timeout=60) for process in processes]
     assert {error for _, error in answers} == {""}
-    made = [name for out, _ in answers for name in out.split()]
-    assert len(made) == 80
-    assert selectors.run_ids(tmp_path) == sorted(set(made))
-    assert len(set(made)) == 80
+    names = [name for out, _ in answers for name in out.split()]
+    assert len(names) == 80
+    assert selectors.run_ids(tmp_path) == sorted(set(names))
+    assert len(set(names)) == 80
 
 
 def test_a_run_reads_back_as_it_was_written(tmp_path: Path) -> None:
@@ -132,15 +132,15 @@ def test_a_run_reads_back_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_a_record_is_one_write_of_one_whole_line(tmp_path: Path) -> None:
-    written: list[bytes] = []
+    lines_written: list[bytes] = []
 
     def write(descriptor: int, line: bytes) -> int:
-        written.append(line)
+        lines_written.append(line)
         return os.write(descriptor, line)
 
     with runs.RunWriter(a_stored_run(tmp_path), write) as writer:
         writer.append(a_record(a_failure(log="two\nlines\u2028three")))
-        (line,) = written  # already, so that a killed run keeps it
+        (line,) = lines_written  # already, so that a killed run keeps it
     assert line.count(b"\n") == 1
     assert line.endswith(b"}\n")
 
@@ -270,31 +270,31 @@ def test_the_next_record_of_a_removed_run_is_an_error(tmp_path: Path) -> None:
 def test_a_line_torn_at_any_byte_costs_only_itself(tmp_path: Path) -> None:
     records = some_records(4)
     path = a_stored_run(tmp_path, *records) / "records.jsonl"
-    whole = path.read_bytes()
-    ends = [place.end() for place in re.finditer(b"\n", whole)]
-    for size in range(len(whole), ends[1] - 1, -1):
+    content = path.read_bytes()
+    ends = [place.end() for place in re.finditer(b"\n", content)]
+    for size in range(len(content), ends[1] - 1, -1):
         os.truncate(path, size)
         run = runs.read_run(path.parent)
         complete = sum(size >= end - 1 for end in ends)  # the newline itself may be missing
         assert run.records == tuple(records[:complete])
         is_torn = size not in {edge for end in ends for edge in (end - 1, end)}
-        missing = len(ends) - complete - is_torn
+        missing_count = len(ends) - complete - is_torn
         damage = [f"line {complete + 1}"] if is_torn else []
-        damage += [f"{missing} of {len(ends)} records are missing"] if missing else []
+        damage += [f"{missing_count} of {len(ends)} records are missing"] if missing_count else []
         assert [line.split(":")[0] for line in run.damaged] == damage
 
 
-@pytest.mark.parametrize("missing", [1, 2, 100])
-def test_a_record_after_a_torn_one_starts_its_own_line(tmp_path: Path, missing: int) -> None:
+@pytest.mark.parametrize("byte_count", [1, 2, 100])
+def test_a_record_after_a_torn_one_starts_its_own_line(tmp_path: Path, byte_count: int) -> None:
     first, second, third = some_records(3)
     folder = a_stored_run(tmp_path, first, second)
     path = folder / "records.jsonl"
-    os.truncate(path, path.stat().st_size - missing)
+    os.truncate(path, path.stat().st_size - byte_count)
     with runs.RunWriter(folder) as writer:
         writer.append(third)
     run = runs.read_run(folder)
-    assert run.records == ((first, second, third) if missing == 1 else (first, third))
-    assert len(run.damaged) == (missing > 1)
+    assert run.records == ((first, second, third) if byte_count == 1 else (first, third))
+    assert len(run.damaged) == (byte_count > 1)
 
 
 finite = st.floats(min_value=0, max_value=1e29)
@@ -388,10 +388,10 @@ def test_notes_of_schema_1_keep_their_sentences() -> None:
     fields["schema"] = 1
     fields["outcome"]["notes"] = ["denormals flushed"]
     fields["outcome"]["telemetry"]["notes"] = ["no NVML"]
-    found = codec.decode(json.dumps(fields).encode()).outcome
-    assert isinstance(found, Measurement)
-    assert found.telemetry
-    assert (found.notes, found.telemetry.notes) == ((plain("denormals flushed"),), (plain("no NVML"),))
+    outcome = codec.decode(json.dumps(fields).encode()).outcome
+    assert isinstance(outcome, Measurement)
+    assert outcome.telemetry
+    assert (outcome.notes, outcome.telemetry.notes) == ((plain("denormals flushed"),), (plain("no NVML"),))
 
 
 @pytest.mark.parametrize(
@@ -414,14 +414,14 @@ def changed(**over: object) -> bytes:
     return json.dumps(fields_of(a_record()) | over).encode()
 
 
-def measured(**over: object) -> bytes:
+def measured_line(**over: object) -> bytes:
     fields = fields_of(a_record())
     return changed(outcome=fields["outcome"] | over)
 
 
 HOSTILE = {
-    "NaN": measured(cold_s=float("nan")),
-    "Infinity": measured(cold_s=float("inf")),
+    "NaN": measured_line(cold_s=float("nan")),
+    "Infinity": measured_line(cold_s=float("inf")),
     "1e999": codec.to_json(a_record()).replace(b'"cold_s":0.25', b'"cold_s":1e999'),
     "400 digits": codec.to_json(a_record()).replace(b'"cold_s":0.25', b'"cold_s":' + b"1" * 400),
     "5000 digits": codec.to_json(a_record()).replace(b'"iterations":10', b'"iterations":' + b"1" * 5000),
@@ -455,18 +455,18 @@ HOSTILE = {
     "unknown status": changed(outcome={"status": "fine", "message": ""}),
     "status as list": changed(outcome={"status": ["ok"], "message": ""}),
     "ok without samples": changed(outcome={"status": "ok"}),
-    "no block": measured(block_s=[]),
-    "no step": measured(iterations=0),
-    "a negative time": measured(block_s=[1.0, -1.0]),
-    "a time as text": measured(block_s=["1.0"]),
-    "a time that is true": measured(block_s=[True]),
-    "a time beyond the largest": measured(block_s=[1.0, 1e31]),
-    "a null time": measured(block_s=[1.0, None]),
-    "a window that ends before time": measured(window={"began_s": -1.0, "ended_s": 0.0, "cpu_s": 0.0}),
-    "telemetry of nothing": measured(telemetry={}),
-    "telemetry that is infinite": measured(telemetry={"cpus": 2, "at_s": [float("inf")]}),
-    "telemetry with a hole": measured(telemetry={"cpus": 2, "at_s": [0.0, 1.0], "load": [1.0]}),
-    "unknown stop reason": measured(stop_reason="bored"),
+    "no block": measured_line(block_s=[]),
+    "no step": measured_line(iterations=0),
+    "a negative time": measured_line(block_s=[1.0, -1.0]),
+    "a time as text": measured_line(block_s=["1.0"]),
+    "a time that is true": measured_line(block_s=[True]),
+    "a time beyond the largest": measured_line(block_s=[1.0, 1e31]),
+    "a null time": measured_line(block_s=[1.0, None]),
+    "a window that ends before time": measured_line(window={"began_s": -1.0, "ended_s": 0.0, "cpu_s": 0.0}),
+    "telemetry of nothing": measured_line(telemetry={}),
+    "telemetry that is infinite": measured_line(telemetry={"cpus": 2, "at_s": [float("inf")]}),
+    "telemetry with a hole": measured_line(telemetry={"cpus": 2, "at_s": [0.0, 1.0], "load": [1.0]}),
+    "unknown stop reason": measured_line(stop_reason="bored"),
 }
 
 
@@ -608,15 +608,15 @@ def test_a_copied_run_counts_once(copied: tuple[Path, str, str]) -> None:
     root, old, new = copied
     assert selectors.run_ids(root) == [old, new]
     assert [selectors.find_run(root, f"latest~{age}").name for age in (0, 1)] == [new, old]
-    told: list[str] = []
-    assert [run.info.id for run in selectors.read_all(root, told.append)] == [old, new]
-    assert [run.id for run in read_summaries(root, METRICS, skipped=told.append)] == [old, new]
+    messages: list[str] = []
+    assert [run.info.id for run in selectors.read_all(root, messages.append)] == [old, new]
+    assert [run.id for run in read_summaries(root, METRICS, skipped=messages.append)] == [old, new]
     document = runs_document(root)
     assert [row["run"] for row in document.data] == [old, new]
     copies = set(selectors.stored_runs(root).copies)
     assert len(copies) == 2
     (table,) = document.tables
-    for lines in (told[:2], told[2:], table.notes):
+    for lines in (messages[:2], messages[2:], table.notes):
         texts = list(map(str, lines))
         assert len(texts) == 2
         for name, text in zip(sorted(copies), texts, strict=True):
@@ -692,9 +692,9 @@ def test_a_folder_of_runs_in_place_of_a_run_gets_a_hint_with_a_run_in_it(
     a_stored_run(tmp_path / "other", name="a")
     a_stored_run(tmp_path / "other", name="b")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UnreadableInput, match="is a folder of runs, not a run") as told:
+    with pytest.raises(UnreadableInput, match="is a folder of runs, not a run") as error:
         selectors.find_run(Path("results"), folder)
-    assert told.value.hint == "Name one: other/runs/b"
+    assert error.value.hint == "Name one: other/runs/b"
 
 
 def test_without_a_run_the_hint_is_how_to_create_one(tmp_path: Path) -> None:
@@ -733,7 +733,7 @@ def test_a_saved_file_replaces_what_was_there_and_leaves_nothing_else(tmp_path: 
     for content in (b"first", b"second"):
         disk.save(path, content)
     assert path.read_bytes() == b"second"
-    assert [each.name for each in path.parent.iterdir()] == ["report.md"]
+    assert [file.name for file in path.parent.iterdir()] == ["report.md"]
 
 
 def test_saving_through_a_link_keeps_the_link(tmp_path: Path) -> None:
@@ -780,8 +780,8 @@ def test_file_that_does_not_match_its_checksum_is_not_read(tmp_path: Path, name:
     folder = a_stored_run(tmp_path, a_record(), a_record(round=1))
     path = folder / name
     before, digits, after = re.split(rb'("crc32":"[0-9a-f]{8})', path.read_bytes(), maxsplit=1)
-    other = digits[:-1] + (b"0" if digits[-1:] != b"0" else b"1")
-    path.write_bytes(before + other + after)
+    other_digits = digits[:-1] + (b"0" if digits[-1:] != b"0" else b"1")
+    path.write_bytes(before + other_digits + after)
     if name == "run.json":
         with pytest.raises(UnreadableInput):
             runs.read_run(folder)
@@ -794,7 +794,7 @@ def test_file_that_does_not_match_its_checksum_is_not_read(tmp_path: Path, name:
 @pytest.mark.real
 def test_no_bit_flips_unnoticed(tmp_path: Path) -> None:
     folder = a_stored_run(tmp_path, *some_records(3))
-    whole = runs.read_run(folder)
+    stored_run = runs.read_run(folder)
     chance = random.Random(15)
     for path, content in stored_files(folder).items():
         for _ in range(300):
@@ -805,7 +805,7 @@ def test_no_bit_flips_unnoticed(tmp_path: Path) -> None:
             with suppress(UnreadableInput):
                 assert runs.read_run(folder).damaged, (path.name, place, bit)
         path.write_bytes(content)
-    assert runs.read_run(folder) == whole
+    assert runs.read_run(folder) == stored_run
 
 
 def test_a_line_without_its_checksum_is_damaged_only_where_lines_have_them(tmp_path: Path) -> None:
@@ -832,14 +832,14 @@ def test_a_repeated_record_is_damage(tmp_path: Path) -> None:
 
 
 def test_a_record_outside_the_plan_is_damage(tmp_path: Path) -> None:
-    planned, other = a_case(), a_case(dtype=Dtype.BFLOAT16)
+    planned, unplanned = a_case(), a_case(dtype=Dtype.BFLOAT16)
     with runs.create_run(tmp_path, a_run_info(plan=(planned,))) as writer:
         writer.append(a_record())
-        writer.append(a_record(case=other))
+        writer.append(a_record(case=unplanned))
     folder = writer.folder
-    found = runs.read_run(folder)
-    assert [record.case.id for record in found.records] == [planned.id]
-    assert found.damaged == (f"line 2: {other.id} is not in the plan of the run",)
+    stored_run = runs.read_run(folder)
+    assert [record.case.id for record in stored_run.records] == [planned.id]
+    assert stored_run.damaged == (f"line 2: {unplanned.id} is not in the plan of the run",)
 
 
 def test_a_run_that_was_interrupted_has_not_ended(tmp_path: Path) -> None:
@@ -958,7 +958,7 @@ def test_every_command_and_format_names_a_damaged_line(tmp_path: Path) -> None:
     run = runs.read_run(folder)
     (line,) = run.damaged
     verbs = {name: (name, *runs_) for name, *runs_ in (("report", "B"), ("compare", "A", "B"), ("history",))}
-    said = {name: accelbench(*verb, "--format", "csv", cwd=tmp_path) for name, verb in verbs.items()}
+    processes = {name: accelbench(*verb, "--format", "csv", cwd=tmp_path) for name, verb in verbs.items()}
     data = {
         name: json.loads(accelbench(*verb, "--format", "json", cwd=tmp_path).stdout)
         for name, verb in verbs.items()
@@ -967,8 +967,8 @@ def test_every_command_and_format_names_a_damaged_line(tmp_path: Path) -> None:
     assert data["report"]["damaged"] == [line]
     assert data["compare"]["damaged"] == {"ref": [], "new": [line]}
     assert [point["damaged"] for point in data["history"][0]["points"]] == [[], [f"B: {line}"]]
-    assert all(line in each.stdout for each in said.values())
-    assert line in said["history"].stderr
+    assert all(line in process.stdout for process in processes.values())
+    assert line in processes["history"].stderr
     assert api.report(run).data["damaged"] == (line,)
     assert api.frame(run).attrs["damaged"] == api.frame(run, per="block").attrs["damaged"] == (line,)
     for form in ("junit", "github"):

@@ -14,10 +14,12 @@ from tests.program import accelbench, start_accelbench
 RUN = ("run", "-w", "gemm", "-b", "fake", "--rounds", "3", "-p", "m=8,16")
 
 
-def measured(folder: Path) -> list[int]:
+def record_counts(folder: Path) -> list[int]:
     """Records of each stored run that ended by itself."""
-    found = (runs.read_run(folder / "results/runs" / name) for name in selectors.run_ids(folder / "results"))
-    return [len(run.records) for run in found if run.ended and not run.damaged]
+    stored_runs = (
+        runs.read_run(folder / "results/runs" / name) for name in selectors.run_ids(folder / "results")
+    )
+    return [len(run.records) for run in stored_runs if run.ended and not run.damaged]
 
 
 @pytest.mark.real
@@ -25,7 +27,7 @@ def measured(folder: Path) -> list[int]:
 def test_lost_output_does_not_end_measuring(tmp_path: Path, shell: str) -> None:
     with start_accelbench(*RUN, cwd=tmp_path, shell=shell) as process:
         assert process.wait(60) == 0
-    assert measured(tmp_path) == [6]
+    assert record_counts(tmp_path) == [6]
 
 
 @pytest.mark.real
@@ -35,7 +37,7 @@ def test_progress_that_nobody_reads_on_does_not_end_measuring(tmp_path: Path) ->
         process.stderr.readline()
         process.stderr.close()  # as `2>&1 | head -1` does
         assert process.wait(60) == 0
-    assert measured(tmp_path) == [6]
+    assert record_counts(tmp_path) == [6]
 
 
 @pytest.mark.real
@@ -46,7 +48,7 @@ def test_an_answer_that_is_lost_is_an_error_and_what_was_measured_is_kept(tmp_pa
         "hint: Nothing that was stored is lost. Print it again, or to a file where there is room.\n"
     )
     assert process.returncode == 6
-    assert measured(tmp_path) == [6]
+    assert record_counts(tmp_path) == [6]
 
 
 @pytest.mark.real
@@ -100,6 +102,6 @@ def test_a_report_on_a_read_only_store_says_that_plots_are_not_kept(tmp_path: Pa
     accelbench(*RUN, cwd=tmp_path)
     (folder,) = (tmp_path / "results/runs").iterdir()
     (folder / "plots").write_text("")  # in the way: root may write anywhere
-    done = accelbench("report", "--plot", "latency", cwd=tmp_path)
-    assert done.stdout.startswith("run ")
-    assert "plots not saved: " in done.stderr
+    process = accelbench("report", "--plot", "latency", cwd=tmp_path)
+    assert process.stdout.startswith("run ")
+    assert "plots not saved: " in process.stderr

@@ -75,7 +75,7 @@ def endless(monkeypatch: pytest.MonkeyPatch) -> Iterator[Endless]:
     with subprocess.Popen(["sleep", "60"], start_new_session=True) as job:
         handle = Endless(job.pid)
         monkeypatch.setattr(subprocess, "Popen", handle)
-        monkeypatch.setattr(os, "killpg", lambda *sent: handle.signals.append(sent))
+        monkeypatch.setattr(os, "killpg", lambda *arguments: handle.signals.append(arguments))
         yield handle
         handle.close()
         job.kill()
@@ -91,7 +91,7 @@ def test_w5_a_process_that_no_signal_ends_is_waited_for_within_bounds(
     answer = worker.run({"kind": "measure"}, SHORT_S, fork=True)
     assert (answer.reply, answer.end, answer.status) == (None, JobEnd.STUCK, Status.TIMEOUT)
     assert answer.message == f"no answer after 0 s, and no signal ends its process {endless.job}"
-    assert [sent for group, sent in endless.signals if group == endless.job] == [
+    assert [number for group, number in endless.signals if group == endless.job] == [
         signal.SIGTERM,
         signal.SIGCONT,  # in case it was stopped
         signal.SIGKILL,
@@ -109,14 +109,14 @@ Asked = list[tuple[str, str]]  # kind of job, id of case
 @pytest.fixture
 def pool() -> Iterator[tuple[WorkerPool, Asked]]:
     """Of two backends. What is asked of cuda:0 hangs in its driver; all else is answered."""
-    asked: Asked = []
+    jobs_asked: Asked = []
 
     def start(target: Target, environment: Mapping[str, str], threads: int = 0) -> Any:
         def post(job: dict[str, Any], files: Any = None, *, fork: bool) -> None:
-            asked.append((job["kind"], job["case_id"]))
+            jobs_asked.append((job["kind"], job["case_id"]))
 
         def collect(timeout_s: float) -> Answer:
-            if asked[-1][1].endswith("cuda:0"):
+            if jobs_asked[-1][1].endswith("cuda:0"):
                 return Answer(None, JobEnd.STUCK, "no answer after 9 s, and no signal ends its process 7")
             return Answer({"verified": 0.0})
 
@@ -133,7 +133,7 @@ def pool() -> Iterator[tuple[WorkerPool, Asked]]:
     transport: Any = SimpleNamespace(start=start, close=lambda: None)
     targets = [Target(name=name, backend=name, python=sys.executable) for name in ("torch", "jax")]
     with WorkerPool(targets, Settings(threads=1), sys.executable, transport=lambda *_: transport) as opened:
-        yield opened, asked
+        yield opened, jobs_asked
 
 
 def on(device: str, target: str = "torch", size: int = 8) -> Case:
@@ -155,9 +155,9 @@ def test_w5_its_device_is_given_no_more_jobs_and_the_rest_is_measured(pool: tupl
 
 def test_w5_cases_verified_side_by_side_avoid_its_device_too(pool: tuple[WorkerPool, Asked]) -> None:
     cases = [on("cuda:0"), on("cuda:0", size=16), on("cuda:0", "jax"), on("cpu", "jax")]
-    found: Verified = {}
-    pool[0].run_jobs([verify_job(case, {}, found) for case in cases], lambda label: None)
-    results = [found[case.id] for case in cases]
+    verified: Verified = {}
+    pool[0].run_jobs([verify_job(case, {}, verified) for case in cases], lambda label: None)
+    results = [verified[case.id] for case in cases]
     statuses = [result.status if isinstance(result, Failure) else result for result in results]
     assert statuses == [Status.TIMEOUT, Status.LOST, Status.LOST, 0.0]
     assert {name for _, name in pool[1]} == {cases[0].id, cases[3].id}

@@ -39,11 +39,13 @@ def test_every_suite_that_comes_with_the_project_is_valid(name: str) -> None:
 
 
 def test_full_holds_every_workload_and_quick_one_of_each_kind() -> None:
-    held = {name: {entry.workload for entry in suite.load_suite(name).cases} for name in suite.suite_names()}
-    assert held["full"] == set(NAMES)
-    assert held["collectives"] == set(COLLECTIVES)
+    workloads_by_suite = {
+        name: {entry.workload for entry in suite.load_suite(name).cases} for name in suite.suite_names()
+    }
+    assert workloads_by_suite["full"] == set(NAMES)
+    assert workloads_by_suite["collectives"] == set(COLLECTIVES)
     networks = ("convnet_train", "resnet50_infer", "resnet50_train", "transformer_train")
-    assert held["quick"] == {"gemm", "conv2d", "attention", "lstm", *networks}
+    assert workloads_by_suite["quick"] == {"gemm", "conv2d", "attention", "lstm", *networks}
 
 
 SIX = {"gemm", "conv2d", "attention", "lstm", "convnet_infer", "convnet_train"}
@@ -52,21 +54,21 @@ SIX = {"gemm", "conv2d", "attention", "lstm", "convnet_infer", "convnet_train"}
 def test_full_has_one_size_of_each_workload_and_every_dtype_and_mode_of_six() -> None:
     """On a CPU in turn, on an accelerator combined."""
     loaded = suite.load_suite("full")
-    every = [each for each in loaded.cases if each.dtype or each.mode]
+    every = [case for case in loaded.cases if case.dtype or case.mode]
     backends = [
         registry.load_class("benchbench.backends", name, Backend)  # type: ignore[type-abstract]
         for name in registry.entry_names("benchbench.backends")
     ]
     modes = {mode for backend in backends for mode in backend.modes}
-    plain = [each.workload for each in loaded.cases if each not in every]
+    plain = [case.workload for case in loaded.cases if case not in every]
     assert len(plain) == len(set(plain))
     assert not SIX & set(plain)
     for name in SIX:
-        both, dtypes, model_modes = (each for each in every if each.workload == name)
-        assert (both.cpu, dtypes.accelerator, model_modes.accelerator) == ([], [], [])
+        every_device, dtypes, model_modes = (entry for entry in every if entry.workload == name)
+        assert (every_device.cpu, dtypes.accelerator, model_modes.accelerator) == ([], [], [])
         assert dtypes.cpu == model_modes.cpu != []
-        assert set(both.dtype or []) == set(dtypes.dtype or []) == set(Dtype)
-        assert set(both.mode or []) == set(model_modes.mode or []) == modes
+        assert set(every_device.dtype or []) == set(dtypes.dtype or []) == set(Dtype)
+        assert set(every_device.mode or []) == set(model_modes.mode or []) == modes
         assert (dtypes.mode, model_modes.dtype) == (None, None)
     assert len(every) == 3 * len(SIX)
     assert loaded.dtype == [Dtype.FLOAT32]
@@ -75,11 +77,11 @@ def test_full_has_one_size_of_each_workload_and_every_dtype_and_mode_of_six() ->
 def test_a_phase_selects_its_workloads_and_an_absent_one_is_refused() -> None:
     loaded = suite.load_suite("quick")
 
-    def chosen(*phases: Phase) -> set[str]:
+    def selected(*phases: Phase) -> set[str]:
         return {entry.workload for _, entry in select([loaded], Selection(phases=phases))}
 
-    assert chosen(Phase.TRAIN) == {"convnet_train", "resnet50_train", "transformer_train"}
-    assert chosen(Phase.TRAIN, Phase.FORWARD) == chosen()
+    assert selected(Phase.TRAIN) == {"convnet_train", "resnet50_train", "transformer_train"}
+    assert selected(Phase.TRAIN, Phase.FORWARD) == selected()
     with pytest.raises(UsageError) as refused:
         select([loaded], Selection(workloads=("gemm",), phases=(Phase.TRAIN,)))
     assert "forward" in refused.value.hint
@@ -94,8 +96,8 @@ def minutes(loaded: suite.Suite, policy: Policy) -> float:
 
 def test_the_time_in_the_description_of_full_is_the_estimate() -> None:
     loaded = suite.load_suite("full")
-    (told,) = re.findall(r"about (\d+) minutes on two CPU cores", loaded.description)
-    assert minutes(loaded, POLICIES[loaded.policy]) == pytest.approx(int(told), rel=0.1)
+    (minutes_stated,) = re.findall(r"about (\d+) minutes on two CPU cores", loaded.description)
+    assert minutes(loaded, POLICIES[loaded.policy]) == pytest.approx(int(minutes_stated), rel=0.1)
 
 
 LONGEST_MIN = {"full": 60.0, "quick": 3.0, "hello": 1.0, "gemm": 4.0, "conv": 4.0, "attention": 4.0}
@@ -114,7 +116,7 @@ def test_a_suite_is_quick_enough_for_two_cores(name: str) -> None:
 @pytest.mark.real
 def test_a_list_of_suites_says_how_many_cases_and_how_long_as_earlier_runs_took(tmp_path: Path) -> None:
     def conv(results: Path) -> dict[str, Any]:
-        return next(each for each in suites_document(results).data if each["suite"] == "conv")
+        return next(row for row in suites_document(results).data if row["suite"] == "conv")
 
     before = conv(tmp_path)
     probes = tuple(a_probe(name) for name in ("torch", "tensorflow", "jax", "onnxruntime", "openvino"))
@@ -135,39 +137,39 @@ def test_a_list_of_suites_says_how_many_cases_and_how_long_as_earlier_runs_took(
 
 @pytest.mark.real
 def test_a_list_of_suites_names_a_few_workloads_of_many_and_the_data_all(tmp_path: Path) -> None:
-    made = suites_document(tmp_path)
-    shown = {str(row[0]): str(row[3]) for row in made.tables[0].rows}
-    assert (shown["conv"], shown["roofline"]) == ("conv2d", "gemm, triad")
-    assert re.fullmatch(r"gemm, conv2d, attention and \d+ more", shown["full"])
-    (full,) = (each["workloads"] for each in made.data if each["suite"] == "full")
+    document = suites_document(tmp_path)
+    workloads_shown = {str(row[0]): str(row[3]) for row in document.tables[0].rows}
+    assert (workloads_shown["conv"], workloads_shown["roofline"]) == ("conv2d", "gemm, triad")
+    assert re.fullmatch(r"gemm, conv2d, attention and \d+ more", workloads_shown["full"])
+    (full,) = (row["workloads"] for row in document.data if row["suite"] == "full")
     assert set(full.split(", ")) == set(NAMES)
 
 
 @pytest.mark.real
 def test_80_characters_have_a_line_or_two_for_a_suite_and_wider_terminals_everything(tmp_path: Path) -> None:
-    made = suites_document(tmp_path)
-    narrow, wide = (Terminal(width).render(made).splitlines() for width in (80, None))
+    document = suites_document(tmp_path)
+    narrow, wide = (Terminal(width).render(document).splitlines() for width in (80, None))
     assert sorted(" ".join(narrow[:2]).split()) == ["CASES", "DESCRIPTION", "HERE", "SUITE", "TIME"]
     assert narrow[-1] == "no room for workloads: widen the terminal, or use --format markdown"
-    names = [str(row[0]) for row in made.tables[0].rows]
+    names = [str(row[0]) for row in document.tables[0].rows]
     assert [line.split()[0] for line in narrow[2:-1] if not line.startswith(" ")] == names
     assert max(map(len, narrow)) <= 80
     assert len(narrow) <= 2 * len(names)
     assert all(re.search(r"\d (s|min|h) ", line + " ") for line in narrow[2:-1] if not line.startswith(" "))
     assert len(wide) == 1 + len(names)
-    assert all(each["description"] in line for each, line in zip(made.data, wide[1:], strict=True))
+    assert all(row["description"] in line for row, line in zip(document.data, wide[1:], strict=True))
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told"), [(3, "about 10 s"), (89, "about 90 s"), (600, "about 10 min"), (9000, "about 2.5 h")]
+    ("seconds", "text"), [(3, "about 10 s"), (89, "about 90 s"), (600, "about 10 min"), (9000, "about 2.5 h")]
 )
-def test_an_estimate_claims_no_more_than_it_knows(seconds: float, told: str) -> None:
-    assert rough_duration(seconds) == told
+def test_an_estimate_claims_no_more_than_it_knows(seconds: float, text: str) -> None:
+    assert rough_duration(seconds) == text
 
 
 def test_a_suite_is_named_after_its_file_and_computes_in_float32_unless_it_says_otherwise() -> None:
-    found = parsed()
-    assert (found.name, found.policy, found.dtype) == ("mine", "default", [Dtype.FLOAT32])
+    loaded = parsed()
+    assert (loaded.name, loaded.policy, loaded.dtype) == ("mine", "default", [Dtype.FLOAT32])
 
 
 @pytest.mark.parametrize(
@@ -217,29 +219,29 @@ def test_a_name_never_reaches_outside_the_suites(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "said"),
+    ("typed", "message"),
     [
         ("resnet50", "Did you mean 'resnet50_infer' or 'resnet50_train'?"),
         ("gem", "Did you mean 'gemm'?"),
         ("nosuch", "Known workloads: "),
     ],
 )
-def test_an_unknown_workload_suggests_all_that_contain_it(typed: str, said: str) -> None:
+def test_an_unknown_workload_suggests_all_that_contain_it(typed: str, message: str) -> None:
     with pytest.raises(UsageError) as refused:
         catalogue.workload_named(typed)
-    assert said in refused.value.hint
+    assert message in refused.value.hint
 
 
 def test_names_that_begin_with_a_text_are_suggested_first() -> None:
-    known = ["a_cnn", "cnn_train", "gemm", "mnist_cnn_train"]
-    assert catalogue.name_hint("cnn", known) == "Did you mean 'cnn_train', 'a_cnn' or 'mnist_cnn_train'?"
+    names = ["a_cnn", "cnn_train", "gemm", "mnist_cnn_train"]
+    assert catalogue.name_hint("cnn", names) == "Did you mean 'cnn_train', 'a_cnn' or 'mnist_cnn_train'?"
 
 
 def test_a_pattern_selects_every_workload_that_it_matches_once() -> None:
-    named = request.selection(MeasureOptions(workloads=("gemm", "gpt2*", "gpt2_train"))).workloads
+    selected = request.selection(MeasureOptions(workloads=("gemm", "gpt2*", "gpt2_train"))).workloads
     gpt2 = [name for name in catalogue.workload_names() if name.startswith("gpt2")]
     assert len(gpt2) > 1
-    assert named == ("gemm", *gpt2)
+    assert selected == ("gemm", *gpt2)
 
 
 def test_a_pattern_that_matches_nothing_is_refused_with_what_is_near() -> None:

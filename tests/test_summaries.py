@@ -49,10 +49,10 @@ def all_kinds() -> list[Run]:
     records: list[Record] = [*some_rounds(0.001, 0.0011, 0.0012), a_record(a_failure(), case=fails)]
     left_out = (LeftOut(case=absent, status=Status.UNSUPPORTED, reason="no graph"),)
     plan = (a_case(), fails, slow)
-    whole = a_run(records, id="R1", started="2026-01-01T00:00:00+00:00", left_out=left_out, plan=plan)
+    run = a_run(records, id="R1", started="2026-01-01T00:00:00+00:00", left_out=left_out, plan=plan)
     half = Partner(label="A", run="R1", cases={})
     return [
-        whole,
+        run,
         a_run(some_rounds(0.001, 0.1), id="R2", started="2026-01-02T00:00:00+00:00"),  # they disagree
         a_run(id="R3", started="2026-01-03T00:00:00+00:00", partner=half),
         a_run(id="R4", started="2026-01-04T00:00:00+00:00", machine=a_machine(cores=4), tags={"commit": "é"}),
@@ -61,13 +61,13 @@ def all_kinds() -> list[Run]:
     ]
 
 
-def kept(root: Path, stored: Sequence[Run]) -> Path:
-    for run in stored:
+def store(root: Path, stored_runs: Sequence[Run]) -> Path:
+    for run in stored_runs:
         runs.store_run(root, run)
     return root
 
 
-def read(root: Path) -> list[RunSummary]:
+def read_all_summaries(root: Path) -> list[RunSummary]:
     return list(read_summaries(root, METRICS, skipped=pytest.fail))
 
 
@@ -81,71 +81,73 @@ def spoil(root: Path, *, same_time: bool) -> None:
 
 
 def test_cached_summaries_are_those_of_the_files(tmp_path: Path) -> None:
-    root = kept(tmp_path / "results", all_kinds())
+    root = store(tmp_path / "results", all_kinds())
     direct = [summarise(runs.read_run(root / runs.RUNS / f"R{number}")) for number in range(1, 7)]
-    assert read(root) == direct
+    assert read_all_summaries(root) == direct
     spoil(root, same_time=True)  # so that nothing but the cache can tell
-    assert read(root) == direct
+    assert read_all_summaries(root) == direct
 
 
 def test_a_history_and_hardware_are_the_same_with_the_cache_and_without(tmp_path: Path) -> None:
-    root = kept(tmp_path / "results", all_kinds())
-    stored = [runs.read_run(root / runs.RUNS / f"R{number}") for number in range(1, 7)]
+    root = store(tmp_path / "results", all_kinds())
+    stored_runs = [runs.read_run(root / runs.RUNS / f"R{number}") for number in range(1, 7)]
     for metric in METRICS:
         for _ in range(2):
-            found = trends(read_summaries(root, [metric], skipped=pytest.fail), metric)
-            assert found == trends(stored, metric)
-    first, again = (read_evidence(read(root)) for _ in range(2))
-    assert first == again == read_evidence(stored)
+            trend = trends(read_summaries(root, [metric], skipped=pytest.fail), metric)
+            assert trend == trends(stored_runs, metric)
+    first, again = (read_evidence(read_all_summaries(root)) for _ in range(2))
+    assert first == again == read_evidence(stored_runs)
 
 
 def test_a_run_that_has_changed_is_read_again(tmp_path: Path) -> None:
-    root = kept(tmp_path / "results", all_kinds())
-    read(root)
+    root = store(tmp_path / "results", all_kinds())
+    read_all_summaries(root)
     spoil(root, same_time=False)
-    assert all(each.damaged for each in read(root) if each.id != "R6")
+    assert all(summary.damaged for summary in read_all_summaries(root) if summary.id != "R6")
 
 
 def test_a_run_that_has_not_ended_is_not_cached(tmp_path: Path) -> None:
-    root = kept(tmp_path / "results", [a_run()])
+    root = store(tmp_path / "results", [a_run()])
     (end,) = root.rglob(runs.END)
     end.unlink()
-    read(root)
+    read_all_summaries(root)
     spoil(root, same_time=True)
-    (found,) = read(root)
-    assert found.damaged
+    (summary,) = read_all_summaries(root)
+    assert summary.damaged
 
 
 def test_a_run_that_is_gone_is_in_no_answer_and_leaves_the_file(tmp_path: Path, own_cache: Path) -> None:
-    root = kept(tmp_path / "results", [a_run(id="R1"), a_run(id="R2")])
-    read(root)
+    root = store(tmp_path / "results", [a_run(id="R1"), a_run(id="R2")])
+    read_all_summaries(root)
     (root / runs.RUNS / "R1").rename(tmp_path / "elsewhere")
-    assert [each.id for each in read(root)] == ["R2"]
+    assert [summary.id for summary in read_all_summaries(root)] == ["R2"]
     (path,) = files_of(own_cache)
     with sqlite3.connect(path) as connection:
         assert connection.execute("SELECT folder FROM runs").fetchall() == [("R2",)]
 
 
 def test_summaries_read_before_an_interruption_are_cached(tmp_path: Path) -> None:
-    root = kept(tmp_path / "results", [a_run(id=f"R{number}") for number in range(RUNS)])
+    root = store(tmp_path / "results", [a_run(id=f"R{number}") for number in range(RUNS)])
     reading = read_summaries(root, [LATENCY], skipped=pytest.fail)
     for _ in range(3):
         next(reading)
     with pytest.raises(KeyboardInterrupt):
         reading.throw(KeyboardInterrupt)
     spoil(root, same_time=True)
-    assert [bool(each.damaged) for each in read(root)] == [False] * 3 + [True] * (RUNS - 3)
+    assert [bool(summary.damaged) for summary in read_all_summaries(root)] == [False] * 3 + [True] * (
+        RUNS - 3
+    )
 
 
 def test_another_version_of_the_code_ignores_the_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root = kept(tmp_path / "results", [a_run()])
-    read(root)
+    root = store(tmp_path / "results", [a_run()])
+    read_all_summaries(root)
     spoil(root, same_time=True)
     monkeypatch.setattr(cache, "code_version", lambda: "another")
-    (found,) = read(root)
-    assert found.damaged
+    (summary,) = read_all_summaries(root)
+    assert summary.damaged
 
 
 def flipped(path: Path, place: float) -> None:
@@ -176,48 +178,48 @@ BROKEN: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("harm", BROKEN)
 def test_a_broken_cache_is_as_if_there_were_none(tmp_path: Path, own_cache: Path, harm: str) -> None:
-    root = kept(tmp_path / "results", all_kinds())
-    expected = read(root)
+    root = store(tmp_path / "results", all_kinds())
+    expected = read_all_summaries(root)
     BROKEN[harm](*files_of(own_cache))
-    assert read(root) == expected
-    assert read(root) == expected
+    assert read_all_summaries(root) == expected
+    assert read_all_summaries(root) == expected
 
 
 def test_a_bit_that_flips_in_the_cache_changes_no_answer(tmp_path: Path, own_cache: Path) -> None:
-    root = kept(tmp_path / "results", all_kinds())
-    expected = read(root)
+    root = store(tmp_path / "results", all_kinds())
+    expected = read_all_summaries(root)
     (path,) = files_of(own_cache)
     content = path.read_bytes()
     for number in range(60):
         path.write_bytes(content)
         flipped(path, number / 60)
-        assert read(root) == expected
+        assert read_all_summaries(root) == expected
 
 
 def test_a_cache_that_cannot_be_written_is_as_if_there_were_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root = kept(tmp_path / "results", all_kinds())
-    expected = read(root)
+    root = store(tmp_path / "results", all_kinds())
+    expected = read_all_summaries(root)
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("ACCELBENCH_CACHE", str(tmp_path / "file"))
-    assert read(root) == expected
+    assert read_all_summaries(root) == expected
 
 
 def test_a_cache_that_another_process_has_locked_is_as_if_there_were_none(
     tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root = kept(tmp_path / "results", all_kinds())
-    expected = read(root)
+    root = store(tmp_path / "results", all_kinds())
+    expected = read_all_summaries(root)
     monkeypatch.setattr(cache, "LOCK_TIMEOUT_S", 0.0)
     (path,) = files_of(own_cache)
     with sqlite3.connect(path) as connection:
         connection.execute("BEGIN EXCLUSIVE")
-        assert read(root) == expected
+        assert read_all_summaries(root) == expected
 
 
 def test_a_full_disk_is_as_if_there_were_no_cache(tmp_path: Path, own_cache: Path) -> None:
-    root = kept(tmp_path / "results", all_kinds())
+    root = store(tmp_path / "results", all_kinds())
     program = (
         "import resource, signal, sys; from pathlib import Path; "
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
@@ -228,25 +230,25 @@ def test_a_full_disk_is_as_if_there_were_no_cache(tmp_path: Path, own_cache: Pat
     )
     command = [sys.executable, "-c", program, str(root)]
     env = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, env=env)
-    assert done.stdout.split() == [f"R{number}" for number in range(1, 7)]
-    assert [each.id for each in read(root)] == [f"R{number}" for number in range(1, 7)]
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, env=env)
+    assert process.stdout.split() == [f"R{number}" for number in range(1, 7)]
+    assert [summary.id for summary in read_all_summaries(root)] == [f"R{number}" for number in range(1, 7)]
 
 
 @pytest.mark.real
 def test_several_processes_fill_one_cache(tmp_path: Path, own_cache: Path) -> None:
-    root = kept(tmp_path / "results", [a_run(id=f"R{number}") for number in range(RUNS)])
+    root = store(tmp_path / "results", [a_run(id=f"R{number}") for number in range(RUNS)])
     command = [sys.executable, "-m", "benchbench.cli", "history", "--results", str(root), "--format", "json"]
     env = environment(ACCELBENCH_CACHE=str(own_cache))
     started = [
         subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         for _ in range(3)
     ]
-    ended = [each.communicate() for each in started]
-    assert [each.returncode for each in started] == [0] * 3, ended
+    ended = [process.communicate() for process in started]
+    assert [process.returncode for process in started] == [0] * 3, ended
     assert len({output for output, _ in ended}) == 1
     spoil(root, same_time=True)
-    assert not any(each.damaged for each in read(root))
+    assert not any(summary.damaged for summary in read_all_summaries(root))
 
 
 def history_of(folder: Path) -> None:
@@ -255,15 +257,15 @@ def history_of(folder: Path) -> None:
 
 def test_s13_a_history_that_is_kept_does_not_depend_on_the_records(tmp_path: Path) -> None:
     few, more = (a_store(tmp_path / str(size), 3, rounds=size) for size in (FEW_READ, MORE_READ))
-    read(more)
+    read_all_summaries(more)
     assert steepness(history_of, few, more) < 1.5  # a value of each process; each record would be 4
 
 
 def test_s13_a_history_where_each_run_has_other_hardware_is_linear() -> None:
     def different(count: int) -> list[Run]:
         machines = [a_machine(memory_bytes=round(2 ** (30 + number / 4))) for number in range(count)]
-        return [a_run(id=f"R{number:06}", machine=each) for number, each in enumerate(machines)]
+        return [a_run(id=f"R{number:06}", machine=machine) for number, machine in enumerate(machines)]
 
     few, more = different(40), different(160)
     assert len(trends(few, LATENCY)[0].boundaries) == len(few) - 1
-    assert steepness(lambda stored: history_document(trends(stored, LATENCY)), few, more) < STEEPEST * 4
+    assert steepness(lambda runs: history_document(trends(runs, LATENCY)), few, more) < STEEPEST * 4

@@ -26,8 +26,8 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def stored(where: Path) -> dict[str, str]:
-    return runs.read_head(selectors.find_run(where / "results", "latest")).tags
+def stored_tags(folder: Path) -> dict[str, str]:
+    return runs.read_head(selectors.find_run(folder / "results", "latest")).tags
 
 
 def test_a_tag_has_a_name_or_is_the_tag() -> None:
@@ -44,8 +44,8 @@ def test_a_malformed_tag_is_refused_with_a_hint(typed: list[str]) -> None:
 
 
 def test_hashes_are_cut_where_tags_are_shown() -> None:
-    shown = naming.tags_text({"commit": f"{'0123456789ab'}{'c' * 28}-dirty", "branch": "deadbeef"})
-    assert shown == "commit=0123456789ab-dirty, branch=deadbeef"
+    text = naming.tags_text({"commit": f"{'0123456789ab'}{'c' * 28}-dirty", "branch": "deadbeef"})
+    assert text == "commit=0123456789ab-dirty, branch=deadbeef"
 
 
 def test_the_commit_is_dirty_once_a_file_of_it_is_changed(checkout: Path) -> None:
@@ -85,10 +85,10 @@ def test_a_commit_that_git_refuses_is_no_tag_and_the_reason_is_a_warning(
 
 @pytest.mark.real
 def test_a_run_warns_once_that_it_has_no_commit(checkout: Path) -> None:
-    done = accelbench(*FAKE, cwd=checkout, GIT_TEST_ASSUME_DIFFERENT_OWNER="1")
-    assert done.stderr.count("detected dubious ownership") == 1
-    assert "safe.directory" in done.stderr
-    assert stored(checkout) == {}
+    process = accelbench(*FAKE, cwd=checkout, GIT_TEST_ASSUME_DIFFERENT_OWNER="1")
+    assert process.stderr.count("detected dubious ownership") == 1
+    assert "safe.directory" in process.stderr
+    assert stored_tags(checkout) == {}
 
 
 @pytest.mark.real
@@ -96,12 +96,12 @@ def test_a_run_keeps_its_tags_and_the_commit_and_shows_both(checkout: Path) -> N
     head = git(checkout, "rev-parse", "HEAD")
     accelbench(*FAKE, "--tag", "branch=main", "--tag", "v2", cwd=checkout)
     expected = {"commit": head, "branch": "main", "tag": "v2"}
-    assert stored(checkout) == expected
-    shown = json.loads(accelbench("report", "--format", "json", cwd=checkout).stdout)
-    assert shown["run"]["tags"] == expected
+    assert stored_tags(checkout) == expected
+    data = json.loads(accelbench("report", "--format", "json", cwd=checkout).stdout)
+    assert data["run"]["tags"] == expected
     assert f"commit={head[:12]}, branch=main, tag=v2" in accelbench("list", "runs", cwd=checkout).stdout
     accelbench(*FAKE, "--tag", "commit=mine", cwd=checkout)
-    assert stored(checkout) == {"commit": "mine"}
+    assert stored_tags(checkout) == {"commit": "mine"}
     assert "is given twice" in accelbench(*FAKE, "--tag", "a", "--tag", "b", cwd=checkout, code=2).stderr
 
 
@@ -110,10 +110,10 @@ def test_of_two_sides_the_one_with_its_own_revision_has_not_the_commit_at_hand(c
     (checkout / "own.py").write_text((Path(__file__).parent / "workloads/honest.py").read_text())
     git(checkout, "add", "own.py")
     git(checkout, "commit", "--quiet", "--message", "second")
-    asked = ("--ab", "rev:HEAD", "--rounds", "3", "--no-confirm", "-b", "fake", "-d", "cpu", "-w", "own")
-    accelbench("check", *asked, cwd=checkout, ACCELBENCH_WORKLOADS=str(checkout))
+    options = ("--ab", "rev:HEAD", "--rounds", "3", "--no-confirm", "-b", "fake", "-d", "cpu", "-w", "own")
+    accelbench("check", *options, cwd=checkout, ACCELBENCH_WORKLOADS=str(checkout))
     heads = [runs.read_head(path) for path in (checkout / "results/runs").iterdir()]
-    labels = {each.partner.label: set(each.tags) for each in heads if each.partner}
+    labels = {head.partner.label: set(head.tags) for head in heads if head.partner}
     assert labels == {"rev:HEAD": set(), "here": {"commit"}}
 
 

@@ -52,9 +52,9 @@ def test_resetting_writes_the_number_that_the_kernel_expects(tmp_path: Path) -> 
 
 
 def test_without_a_reset_there_is_a_reason_instead_of_a_wrong_number() -> None:
-    found = kernel.peak_host(False)
-    assert found.bytes is None
-    assert "since the start" in found.reason
+    memory = kernel.peak_host(False)
+    assert memory.bytes is None
+    assert "since the start" in memory.reason
 
 
 def test_a_reset_that_is_refused_or_impossible_is_no_reset_and_makes_no_file(tmp_path: Path) -> None:

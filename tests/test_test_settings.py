@@ -33,10 +33,10 @@ USER = {
 def test_settings_of_the_user_do_not_reach_tests() -> None:
     program = "import os, tests.conftest; print(*os.environ)"
     command = [sys.executable, "-c", program]
-    done = subprocess.run(
+    process = subprocess.run(
         command, cwd=ROOT, env={**os.environ, **USER}, check=True, capture_output=True, text=True
     )
-    assert not {*USER} & {*done.stdout.split()}
+    assert not {*USER} & {*process.stdout.split()}
 
 
 @pytest.mark.real
@@ -47,8 +47,8 @@ def test_a_level_is_run_only_if_it_is_named(tmp_path: Path, arguments: list[str]
     (tmp_path / "test_levels.py").write_text(LEVELS)
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--collect-only", "-q"]
     command += ["-c", str(ROOT / "pyproject.toml"), "-p", "tests.conftest", f"--rootdir={tmp_path}"]
-    done = subprocess.run(
+    process = subprocess.run(
         [*command, *arguments, str(tmp_path)], cwd=ROOT, check=True, capture_output=True, text=True
     )
-    collected = [line.partition("::test_")[2] for line in done.stdout.splitlines() if "::" in line]
+    collected = [line.partition("::test_")[2] for line in process.stdout.splitlines() if "::" in line]
     assert collected == names

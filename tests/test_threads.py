@@ -41,8 +41,11 @@ cpu = [{ m = 8, n = 8, k = 8 }]
 
 
 def planned(options: MeasureOptions) -> list[str]:
-    asked = request(options)
-    return [case.id.partition("@")[2] for case in plan(asked.entries, asked.selection, [a_probe()]).cases]
+    made_request = request(options)
+    return [
+        case.id.partition("@")[2]
+        for case in plan(made_request.entries, made_request.selection, [a_probe()]).cases
+    ]
 
 
 def a_suite(folder: Path, line: str = "") -> str:
@@ -97,7 +100,7 @@ def test_each_number_has_a_process_of_its_own_with_as_many_threads() -> None:
 
 @pytest.mark.real
 def test_a_worker_is_told_the_number_of_its_case() -> None:
-    cases = [a_case(backend="fake", params={"m": 8, "n": 8, "k": 8}, threads=each) for each in (0, 1)]
+    cases = [a_case(backend="fake", params={"m": 8, "n": 8, "k": 8}, threads=count) for count in (0, 1)]
     started: Counter[Template] = Counter()
     with WorkerPool([FAKE], Settings(threads=1), sys.executable, transport=counting(started)) as pool:
         policy = replace(POLICIES["quick"], rounds=1)
@@ -117,9 +120,9 @@ def of_threads(seconds: dict[int, float], **over: Any) -> list[Record]:
     """Six rounds of a case with each number of threads; rounds differ by a thousandth, the same for all."""
     return [
         record
-        for threads, each in seconds.items()
+        for threads, second in seconds.items()
         for record in some_rounds(
-            *(each * (1 + 0.001 * number) for number in range(6)), case=a_case(threads=threads, **over)
+            *(second * (1 + 0.001 * number) for number in range(6)), case=a_case(threads=threads, **over)
         )
     ]
 
@@ -136,23 +139,23 @@ def test_the_answer_names_the_best_number_of_each_target_with_the_interval_of_it
 
 
 def test_numbers_that_are_alike_are_not_told_apart() -> None:
-    one, two = (a_case(threads=threads) for threads in (1, 2))
-    alike = some_rounds(1.0, 1.002, 1.0, case=one) + some_rounds(1.0, 1.0, 1.003, case=two)
+    one_thread, two = (a_case(threads=threads) for threads in (1, 2))
+    alike = some_rounds(1.0, 1.002, 1.0, case=one_thread) + some_rounds(1.0, 1.0, 1.003, case=two)
     (line,) = answer(a_run(alike))
     assert f"1 thread or 2 threads, as fast as each other within {EQUIVALENCE:.0%}" in line
     assert answer(a_run(of_threads({2: 1.0}))) == []
 
 
 def test_numbers_stand_side_by_side() -> None:
-    made = report_document(a_run(of_threads({1: 2.0, 2: 1.0})), by="threads")
-    assert [column.name for column in made.tables[0].columns] == ["", "1 thread", "2 threads", "ratio"]
-    assert [str(cell) for cell in made.tables[0].rows[0]][-1] == "0.500×"
+    report = report_document(a_run(of_threads({1: 2.0, 2: 1.0})), by="threads")
+    assert [column.name for column in report.tables[0].columns] == ["", "1 thread", "2 threads", "ratio"]
+    assert [str(cell) for cell in report.tables[0].rows[0]][-1] == "0.500×"
 
 
 @pytest.mark.real
 def test_a_run_with_several_numbers_is_planned_measured_and_stored(tmp_path: Path) -> None:
-    found = accelbench("run", "-w", "gemm", "-b", "fake", "--threads", "1,2", "--rounds", "2", cwd=tmp_path)
-    assert found.returncode == 0, found.stderr
+    process = accelbench("run", "-w", "gemm", "-b", "fake", "--threads", "1,2", "--rounds", "2", cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
     run = read_run(next((tmp_path / "results/runs").iterdir()))
     assert {case.threads for case in run.info.plan} == {1, 2}
     assert {record.case.threads for record in run.records} == {1, 2}

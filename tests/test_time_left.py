@@ -30,25 +30,25 @@ def test_it_begins_with_the_estimates() -> None:
 
 
 def test_a_failed_case_costs_no_further_time() -> None:
-    left = of_two()
-    left.add(a_record(a_failure(), case=CASES[0], stages_s={"wall": 2.0}))
-    assert left.remaining_s == pytest.approx(14.0)
-    assert left.done == ROUNDS
+    time_left_of_two = of_two()
+    time_left_of_two.add(a_record(a_failure(), case=CASES[0], stages_s={"wall": 2.0}))
+    assert time_left_of_two.remaining_s == pytest.approx(14.0)
+    assert time_left_of_two.done == ROUNDS
 
 
 def test_what_an_interrupted_run_had_is_neither_left_nor_preparing() -> None:
-    left = of_two(preparing_s=30.0)
-    left.add(a_record(case=CASES[0], stages_s={"wall": 2.0}), earlier=True)
-    assert left.remaining_s == pytest.approx(30.0 + 4.0 + 14.0)
+    time_left_of_two = of_two(preparing_s=30.0)
+    time_left_of_two.add(a_record(case=CASES[0], stages_s={"wall": 2.0}), earlier=True)
+    assert time_left_of_two.remaining_s == pytest.approx(30.0 + 4.0 + 14.0)
 
 
 def test_rounds_beyond_the_planned_ones_have_no_length() -> None:
-    left = of_two()
+    time_left_of_two = of_two()
     for number in range(ROUNDS):
-        left.add(a_record(case=CASES[0], round=number, stages_s={"wall": 2.0}))
-        assert not left.is_further
-    left.add(a_record(case=CASES[0], round=ROUNDS, stages_s={"wall": 2.0}))
-    assert left.is_further
+        time_left_of_two.add(a_record(case=CASES[0], round=number, stages_s={"wall": 2.0}))
+        assert not time_left_of_two.is_further
+    time_left_of_two.add(a_record(case=CASES[0], round=ROUNDS, stages_s={"wall": 2.0}))
+    assert time_left_of_two.is_further
 
 
 Speed = Callable[[float], float]  # share of a quiet run's work that is done → how many times slower all is
@@ -68,40 +68,40 @@ def simulated(seed: int, slower: Speed) -> dict[float, float]:
         estimates[case.id] = Expected(first_s, first_s * source.uniform(0.5, 1.0))
         true_s[case.id] = works[int(case.params["m"])] * source.lognormvariate(0, 0.25)
     preparing_s = PREPARING_S * source.lognormvariate(0, 0.25)
-    whole_s = preparing_s + sum(ROUNDS * estimates[name].later_s * each for name, each in true_s.items())
-    left = TimeLeft([estimates], ROUNDS, preparing_s=PREPARING_S, clock=lambda: now)
-    seen = []
+    whole_s = preparing_s + sum(ROUNDS * estimates[name].later_s * factor for name, factor in true_s.items())
+    estimate = TimeLeft([estimates], ROUNDS, preparing_s=PREPARING_S, clock=lambda: now)
+    estimates_seen = []
 
     def work(seconds: float) -> None:
         nonlocal now, done
         for _ in range(20):
             now += seconds / 20 * slower(done / whole_s)
             done += seconds / 20
-            seen.append((now, left.remaining_s))
+            estimates_seen.append((now, estimate.remaining_s))
 
     work(0.3 * preparing_s)  # the least computation is timed before all is prepared
     for number in range(ROUNDS):
         for m in source.sample(list(works), len(works)):
-            for case in (each for each in cases if each.params["m"] == m):
+            for case in (case for case in cases if case.params["m"] == m):
                 kind, began = estimates[case.id], now
                 seconds = kind.later_s if number else kind.first_s
                 work(seconds * true_s[case.id] * source.lognormvariate(0, 0.1))
-                left.add(a_record(case=case, round=number, stages_s={"wall": now - began}))
-            if left.done == 4:
+                estimate.add(a_record(case=case, round=number, stages_s={"wall": now - began}))
+            if estimate.done == 4:
                 work(0.7 * preparing_s)
 
     def expected(share: float) -> float:
-        over_s, left_s = min(seen, key=lambda each: abs(each[0] - share * now))
+        over_s, left_s = min(estimates_seen, key=lambda point: abs(point[0] - share * now))
         return (over_s + left_s) / now
 
     return {share: expected(share) for share in WITHIN}
 
 
 MACHINES: dict[str, Speed] = {
-    "quiet": lambda done: 1.0,
-    "busy all the time": lambda done: 3.0,
-    "busy soon after it began": lambda done: 3.0 if done > 0.05 else 1.0,
-    "busy now and then": lambda done: 2.0 if int(20 * done) % 2 else 1.0,
+    "quiet": lambda share: 1.0,
+    "busy all the time": lambda share: 3.0,
+    "busy soon after it began": lambda share: 3.0 if share > 0.05 else 1.0,
+    "busy now and then": lambda share: 2.0 if int(20 * share) % 2 else 1.0,
 }
 WITHIN = {0.1: 2.0, 0.25: 1.3, 0.5: 1.2, 0.75: 1.1}
 """Share of a run that is over → the factor that nine of ten expectations are within."""
@@ -110,20 +110,20 @@ WITHIN = {0.1: 2.0, 0.25: 1.3, 0.5: 1.2, 0.75: 1.1}
 @pytest.mark.real
 @pytest.mark.parametrize("machine", MACHINES)
 def test_the_length_expected_is_within_a_factor_that_falls_as_the_run_goes_on(machine: str) -> None:
-    found = [simulated(seed, MACHINES[machine]) for seed in range(40)]
+    runs = [simulated(seed, MACHINES[machine]) for seed in range(40)]
     for share, factor in WITHIN.items():
-        off = sorted(max(each[share], 1 / each[share]) for each in found)
+        off = sorted(max(run[share], 1 / run[share]) for run in runs)
         assert off[35] <= factor, (share, off[35])
 
 
 def test_a_preparation_that_takes_too_long_tells_of_a_busy_machine_before_anything_is_timed() -> None:
     now = 0.0
-    left = TimeLeft([{IDS[0]: Expected(100.0, 100.0)}], ROUNDS, preparing_s=30.0, clock=lambda: now)
+    estimate = TimeLeft([{IDS[0]: Expected(100.0, 100.0)}], ROUNDS, preparing_s=30.0, clock=lambda: now)
 
     def after(seconds: float) -> float:
         nonlocal now
         now = seconds
-        return now + left.remaining_s
+        return now + estimate.remaining_s
 
     expected = [after(seconds) for seconds in (0.0, 30.0, 60.0, 90.0)]
     assert expected[0] == pytest.approx(expected[1]) == pytest.approx(330.0)
@@ -134,12 +134,12 @@ def test_a_preparation_that_takes_too_long_tells_of_a_busy_machine_before_anythi
 def test_recorded_runs_were_expected_to_take_what_they_took(name: str) -> None:
     """Within a third: how many works stay undecided, and get further rounds, is known at the end only."""
     run, now = read_run(REFERENCE / name), 0.0
-    left = time_left([run.info], clock=lambda: now)
+    estimate = time_left([run.info], clock=lambda: now)
     records = sorted(run.records, key=lambda record: record.started)
     began = records[0].started - 25.0
     end = records[-1].started + records[-1].stages_s["wall"] - began
     for record in records:
         now = record.started - began + record.stages_s["wall"]
-        left.add(record)
+        estimate.add(record)
         if now > end / 4:
-            assert 2 / 3 <= (now + left.remaining_s) / end <= 4 / 3
+            assert 2 / 3 <= (now + estimate.remaining_s) / end <= 4 / 3

@@ -112,7 +112,7 @@ def measure(right: Honest, wrong: Callable[[Honest], Step]) -> tuple[Any, ...]:
     return notes
 
 
-def apart(right: Honest, arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+def state_and_inputs(right: Honest, arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """A step's state and its inputs."""
     return arguments[: right.states], arguments[right.states :]
 
@@ -129,7 +129,7 @@ def on_samples(count: int) -> Callable[[Honest], Step]:
 
     def mutant(right: Honest) -> Step:
         def step(*arguments: Any) -> Any:
-            state, inputs = apart(right, arguments)
+            state, inputs = state_and_inputs(right, arguments)
             return right.runner.compiled(*state, *(x[:count] for x in inputs))
 
         return step
@@ -166,7 +166,7 @@ def computed_once_in(period: int, first: int = 1) -> Callable[[Honest], Step]:
         def step(*arguments: Any) -> Any:
             nonlocal calls, kept
             calls += 1
-            state, _ = apart(right, arguments)
+            state, _ = state_and_inputs(right, arguments)
             if calls <= first or (period and calls % period == 0):
                 result = right.runner.compiled(*arguments)
                 kept = result[-1] if state else result
@@ -179,11 +179,11 @@ def computed_once_in(period: int, first: int = 1) -> Callable[[Honest], Step]:
 
 
 def of_the_first_batch(right: Honest) -> Step:
-    own = right.backend.program(right.session, right.work, _arrays(right)).inputs
+    fresh_inputs = right.backend.program(right.session, right.work, _arrays(right)).inputs
 
     def step(*arguments: Any) -> Any:
-        state, _ = apart(right, arguments)
-        return right.runner.compiled(*state, *own)
+        state, _ = state_and_inputs(right, arguments)
+        return right.runner.compiled(*state, *fresh_inputs)
 
     return step
 
@@ -248,9 +248,9 @@ def copy_first_sample(values: Any) -> Any:
 
 def only_the_usual_sample(values: Any) -> Any:
     """The elements that every run compared before its seed told which."""
-    places = tuple(verify.sample_indices(PRODUCT)["output"].T)
+    positions = tuple(verify.sample_indices(PRODUCT)["output"].T)
     sampled = np.zeros_like(values)
-    sampled[places] = values[places]
+    sampled[positions] = values[positions]
     return sampled
 
 
@@ -273,13 +273,13 @@ def test_inference_of_fewer_samples_is_detected(framework: str, mode: str, mutan
 
 def kept_by_identity(right: Honest) -> Step:
     """The result, kept for the arrays that it was made of."""
-    kept: dict[tuple[int, ...], Any] = {}
+    results: dict[tuple[int, ...], Any] = {}
 
     def step(*arguments: Any) -> Any:
         name = tuple(map(id, arguments))
-        if name not in kept:
-            kept[name] = right.runner.compiled(*arguments), arguments  # alive, so that no other has its id
-        return kept[name][0]
+        if name not in results:
+            results[name] = right.runner.compiled(*arguments), arguments  # alive, so that no other has its id
+        return results[name][0]
 
     return step
 
@@ -296,8 +296,10 @@ class Lazy:
         return getattr(self._compute(), name)
 
     @classmethod
-    def __torch_function__(cls, function: Any, _: Any, given: Any = (), options: Any = None) -> Any:
-        return function(*(each._compute() if isinstance(each, cls) else each for each in given))
+    def __torch_function__(cls, function: Any, _: Any, arguments: Any = (), options: Any = None) -> Any:
+        return function(
+            *(argument._compute() if isinstance(argument, cls) else argument for argument in arguments)
+        )
 
     def __getitem__(self, index: Any) -> Any:
         return self._compute()[index]
@@ -349,16 +351,16 @@ ONE_OF_EACH = [("torch", "eager"), ("tensorflow", "eager"), ("jax", "jit")]
 
 
 @pytest.mark.parametrize(("framework", "mode"), ONE_OF_EACH)
-@pytest.mark.parametrize("other", ["float16", "bfloat16", "complex64"])
-def test_an_output_in_another_dtype_is_wrong(framework: str, mode: str, other: str) -> None:
-    with pytest.raises(WrongResult, match=f"the output is {other}, and"):
-        measure(honest(framework, mode, PRODUCT), in_dtype(other))
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "complex64"])
+def test_an_output_in_another_dtype_is_wrong(framework: str, mode: str, dtype: str) -> None:
+    with pytest.raises(WrongResult, match=f"the output is {dtype}, and"):
+        measure(honest(framework, mode, PRODUCT), in_dtype(dtype))
 
 
 @pytest.mark.parametrize(("framework", "mode"), ONE_OF_EACH)
 def test_an_output_that_is_more_precise_is_noted(framework: str, mode: str) -> None:
-    (found,) = measure(honest(framework, mode, PRODUCT, Dtype.BFLOAT16), in_dtype("float32"))
-    assert found.text == "its output is float32, more precise than the requested bfloat16"
+    (note,) = measure(honest(framework, mode, PRODUCT, Dtype.BFLOAT16), in_dtype("float32"))
+    assert note.text == "its output is float32, more precise than the requested bfloat16"
 
 
 @pytest.mark.parametrize("mutant", PRODUCTS)
@@ -376,8 +378,8 @@ def uncompiled_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 
     built = Gemm.build_torch
 
-    def build_torch(self: Gemm, *given: Any) -> Any:
-        program = built(self, *given)
+    def build_torch(self: Gemm, *arguments: Any) -> Any:
+        program = built(self, *arguments)
         return replace(program, step=torch.compiler.disable(program.step))
 
     monkeypatch.setattr(Gemm, "build_torch", build_torch)
@@ -412,7 +414,7 @@ def test_a_step_that_nothing_compiled_has_no_rank(
         _, _, compiled = first_call(runner, session, session.timer())
         case = a_case(mode=mode, device="cpu")
         return [
-            each.text for each in case_notes(OpenCase(case, PRODUCT, session, runner, {}), samples, compiled)
+            note.text for note in case_notes(OpenCase(case, PRODUCT, session, runner, {}), samples, compiled)
         ]
 
     if framework == "torch":
@@ -445,8 +447,8 @@ def test_returns_to_python_are_counted() -> None:
 
 
 def test_a_limit_of_cpus_is_that_of_their_widest_instructions() -> None:
-    one = flops_limit({"avx512f"}, 1, Dtype.FLOAT32) or 0.0
-    assert flops_limit({"avx2", "avx512f"}, 2, Dtype.FLOAT32) == 2 * one > 0
+    one_core = flops_limit({"avx512f"}, 1, Dtype.FLOAT32) or 0.0
+    assert flops_limit({"avx2", "avx512f"}, 2, Dtype.FLOAT32) == 2 * one_core > 0
     narrow, wide, tiles = ({"sse2"}, {"avx512f"}, {"avx512f", "amx_bf16"})
     limits = [flops_limit(flags, 1, Dtype.BFLOAT16) or 0.0 for flags in (narrow, wide, tiles)]
     assert limits == sorted(limits)
@@ -475,12 +477,12 @@ def test_a_step_faster_than_every_core_is_implausible() -> None:
 )
 def test_a_projection_is_the_output_times_the_vector(work: Operation) -> None:
     arrays, vector = work.arrays(Draw(Dtype.FLOAT64)), np.arange(7.0)
-    given = {name: wide(array) for name, array in arrays.items()}
-    found: Any = work.projection(arrays, vector)
-    np.testing.assert_allclose(found, work.forward(Ops(), given) @ vector)
+    wide_arrays = {name: wide(array) for name, array in arrays.items()}
+    projected: Any = work.projection(arrays, vector)
+    np.testing.assert_allclose(projected, work.forward(Ops(), wide_arrays) @ vector)
 
 
 def test_runs_compare_other_places() -> None:
-    first, again, other = (verify.sample_indices(PRODUCT, seed)["output"] for seed in (1, 1, 2))
+    first, again, third = (verify.sample_indices(PRODUCT, seed)["output"] for seed in (1, 1, 2))
     np.testing.assert_array_equal(first, again)
-    assert (first != other).any()
+    assert (first != third).any()

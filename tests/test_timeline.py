@@ -20,23 +20,33 @@ def a_span(name: str, start: float, end: float, **over: Any) -> Span:
     return Span(**(base | over))
 
 
-def by_name(found: Summary) -> dict[str, Operator]:
-    return {each.name: each for each in found.operators}
+def by_name(summary: Summary) -> dict[str, Operator]:
+    return {operator.name: operator for operator in summary.operators}
 
 
 def selves(spans: Sequence[Span], window: TraceWindow = WINDOW) -> dict[str, float]:
-    return {each.name: each.host_self_s for each in summarise(spans, window).operators}
+    return {operator.name: operator.host_self_s for operator in summarise(spans, window).operators}
 
 
 def test_time_in_a_called_operator_is_not_the_callers_own() -> None:
-    found = by_name(summarise([a_span("outer", 1, 7), a_span("inner", 2, 4), a_span("inner", 5, 6)], WINDOW))
-    assert (found["outer"].host_self_s, found["outer"].host_total_s, found["outer"].calls) == (3, 6, 1)
-    assert (found["inner"].host_self_s, found["inner"].host_total_s, found["inner"].calls) == (3, 3, 2)
+    operators = by_name(
+        summarise([a_span("outer", 1, 7), a_span("inner", 2, 4), a_span("inner", 5, 6)], WINDOW)
+    )
+    assert (operators["outer"].host_self_s, operators["outer"].host_total_s, operators["outer"].calls) == (
+        3,
+        6,
+        1,
+    )
+    assert (operators["inner"].host_self_s, operators["inner"].host_total_s, operators["inner"].calls) == (
+        3,
+        3,
+        2,
+    )
 
 
 def test_an_operator_that_calls_itself_counts_once_in_its_total() -> None:
-    found = by_name(summarise([a_span("f", 0, 8), a_span("f", 2, 4)], WINDOW))
-    assert (found["f"].host_self_s, found["f"].host_total_s, found["f"].calls) == (8, 8, 2)
+    operators = by_name(summarise([a_span("f", 0, 8), a_span("f", 2, 4)], WINDOW))
+    assert (operators["f"].host_self_s, operators["f"].host_total_s, operators["f"].calls) == (8, 8, 2)
 
 
 def test_threads_that_compute_at_once_share_the_wall_time() -> None:
@@ -47,15 +57,15 @@ def test_threads_that_compute_at_once_share_the_wall_time() -> None:
 
 def test_a_task_handed_to_another_thread_belongs_to_its_operator_and_is_no_call() -> None:
     spans = [a_span("a", 0, 4), a_span("b", 0, 4, lane="2"), a_span("a", 0, 4, lane="3", helps=True)]
-    found = by_name(summarise(spans, WINDOW))
-    assert found["a"].host_self_s == pytest.approx(8 / 3)
-    assert (found["a"].calls, found["a"].host_total_s) == (1, 8)
+    operators = by_name(summarise(spans, WINDOW))
+    assert operators["a"].host_self_s == pytest.approx(8 / 3)
+    assert (operators["a"].calls, operators["a"].host_total_s) == (1, 8)
 
 
 def test_a_span_without_an_operator_hides_the_one_around_it() -> None:
-    found = summarise([a_span("a", 0, 8), a_span("", 2, 6)], WINDOW)
-    assert [(each.name, each.host_self_s) for each in found.operators] == [("a", 4)]
-    assert found.gaps.total_s == 6
+    summary = summarise([a_span("a", 0, 8), a_span("", 2, 6)], WINDOW)
+    assert [(operator.name, operator.host_self_s) for operator in summary.operators] == [("a", 4)]
+    assert summary.gaps.total_s == 6
 
 
 def test_gaps_are_counted_and_the_longest_names_the_operator_before_it() -> None:
@@ -66,9 +76,9 @@ def test_gaps_are_counted_and_the_longest_names_the_operator_before_it() -> None
 
 def test_only_time_within_the_window_counts() -> None:
     spans = [a_span("a", -2, 1), a_span("b", 9, 12), a_span("c", 11, 12)]
-    found = by_name(summarise(spans, WINDOW))
-    assert {name: each.host_self_s for name, each in found.items()} == {"a": 1, "b": 1}
-    assert found["a"].calls == 0  # it began before
+    operators = by_name(summarise(spans, WINDOW))
+    assert {name: operator.host_self_s for name, operator in operators.items()} == {"a": 1, "b": 1}
+    assert operators["a"].calls == 0  # it began before
 
 
 def test_a_span_that_outlasts_the_one_it_began_in_is_cut_off_there() -> None:
@@ -76,7 +86,7 @@ def test_a_span_that_outlasts_the_one_it_began_in_is_cut_off_there() -> None:
 
 
 def test_device_time_goes_to_the_operator_that_launched_it_and_to_those_above() -> None:
-    found = summarise(
+    summary = summarise(
         [
             a_span("module", 0, 3, id=1),
             a_span("matmul", 1, 2, id=2),
@@ -85,14 +95,14 @@ def test_device_time_goes_to_the_operator_that_launched_it_and_to_those_above() 
         ],
         WINDOW,
     )
-    operators = by_name(found)
-    assert found.on_device
+    operators = by_name(summary)
+    assert summary.on_device
     assert (operators["matmul"].device_self_s, operators["matmul"].host_self_s) == (4, 1)
     assert operators["matmul"].kernels == ("gemm_kernel",)
     assert (operators["module"].device_self_s, operators["module"].device_total_s) == (0, 4)
     assert (operators["memset"].device_self_s, operators["memset"].calls) == (1, 1)
-    assert (found.busy_s, found.gaps.total_s) == (5, 5)
-    assert [each.name for each in found.operators][:2] == ["matmul", "memset"]
+    assert (summary.busy_s, summary.gaps.total_s) == (5, 5)
+    assert [operator.name for operator in summary.operators][:2] == ["matmul", "memset"]
 
 
 def test_streams_that_run_at_once_share_the_time_the_device_was_busy() -> None:
@@ -100,16 +110,16 @@ def test_streams_that_run_at_once_share_the_time_the_device_was_busy() -> None:
         a_span("a", 0, 4, lane="stream 1", on_device=True),
         a_span("b", 0, 4, lane="stream 2", on_device=True),
     ]
-    found = summarise(spans, WINDOW)
-    assert [each.device_self_s for each in found.operators] == [2, 2]
-    assert found.busy_s == 4
+    summary = summarise(spans, WINDOW)
+    assert [operator.device_self_s for operator in summary.operators] == [2, 2]
+    assert summary.busy_s == 4
 
 
 def test_work_that_a_profiler_counts_is_summed_over_calls() -> None:
     spans = [a_span("a", 0, 1, flops=5.0, bytes=2.0), a_span("a", 1, 2, flops=7.0), a_span("b", 2, 3)]
-    found = by_name(summarise(spans, WINDOW))
-    assert (found["a"].flops, found["a"].bytes) == (12, 2)
-    assert (found["b"].flops, found["b"].bytes) == (None, None)
+    operators = by_name(summarise(spans, WINDOW))
+    assert (operators["a"].flops, operators["a"].bytes) == (12, 2)
+    assert (operators["b"].flops, operators["b"].bytes) == (None, None)
 
 
 def test_memory_that_is_asked_for_goes_to_the_operator_its_thread_was_in() -> None:
@@ -121,8 +131,11 @@ def test_memory_that_is_asked_for_goes_to_the_operator_its_thread_was_in() -> No
         Allocation(lane="elsewhere", at_s=1.5, bytes=1000, in_use=1110),
     ]
     spans = [a_span("outer", 1, 4), a_span("inner", 2, 3.2)]
-    found = by_name(summarise(spans, WINDOW, allocations))
-    assert {name: each.allocated_bytes for name, each in found.items()} == {"outer": 100, "inner": 10}
+    operators = by_name(summarise(spans, WINDOW, allocations))
+    assert {name: operator.allocated_bytes for name, operator in operators.items()} == {
+        "outer": 100,
+        "inner": 10,
+    }
 
 
 def test_a_long_memory_timeline_is_thinned_to_its_peaks() -> None:
@@ -155,31 +168,33 @@ def lanes(draw: st.DrawFn) -> list[Span]:
 @pytest.mark.real
 @given(lanes())
 def test_self_times_and_gaps_add_up_to_the_window(spans: list[Span]) -> None:
-    found = summarise(spans, WINDOW)
-    assert sum(each.host_self_s for each in found.operators) == pytest.approx(found.busy_s, abs=1e-9)
-    assert found.busy_s + found.gaps.total_s == pytest.approx(10.0)
+    summary = summarise(spans, WINDOW)
+    assert sum(operator.host_self_s for operator in summary.operators) == pytest.approx(
+        summary.busy_s, abs=1e-9
+    )
+    assert summary.busy_s + summary.gaps.total_s == pytest.approx(10.0)
 
 
 @given(lanes())
 def test_no_self_time_exceeds_the_total(spans: list[Span]) -> None:
-    for each in summarise(spans, WINDOW).operators:
-        assert 0 <= each.host_self_s <= each.host_total_s + 1e-9
+    for operator in summarise(spans, WINDOW).operators:
+        assert 0 <= operator.host_self_s <= operator.host_total_s + 1e-9
 
 
 @given(lanes(), st.permutations("012"))
 def test_the_order_of_threads_does_not_matter(spans: list[Span], order: list[str]) -> None:
-    moved = sorted(spans, key=lambda each: order.index(each.lane))
-    assert selves(moved) == pytest.approx(selves(spans), abs=1e-9)
+    reordered = sorted(spans, key=lambda span: order.index(span.lane))
+    assert selves(reordered) == pytest.approx(selves(spans), abs=1e-9)
 
 
 @given(lanes(), st.integers(-1000, 1000))
 def test_when_the_clock_began_does_not_matter(spans: list[Span], shift: int) -> None:
-    moved = [replace(each, start_s=each.start_s + shift, end_s=each.end_s + shift) for each in spans]
-    assert selves(moved, TraceWindow(shift, shift + 10.0)) == pytest.approx(selves(spans), abs=1e-9)
+    shifted = [replace(span, start_s=span.start_s + shift, end_s=span.end_s + shift) for span in spans]
+    assert selves(shifted, TraceWindow(shift, shift + 10.0)) == pytest.approx(selves(spans), abs=1e-9)
 
 
 @given(lanes())
 def test_a_second_thread_doing_the_same_changes_no_self_time(spans: list[Span]) -> None:
-    alone = [replace(each, lane="one") for each in spans if each.lane == "0"]
-    twice = alone + [replace(each, lane="two") for each in alone]
-    assert selves(twice) == pytest.approx(selves(alone), abs=1e-9)
+    single = [replace(span, lane="one") for span in spans if span.lane == "0"]
+    twice = single + [replace(span, lane="two") for span in single]
+    assert selves(twice) == pytest.approx(selves(single), abs=1e-9)

@@ -15,10 +15,12 @@ from benchbench.workloads.operations.recurrent import Lstm, LstmBackward
 def test_rounding_draws_are_widened_by_the_longer_sums_of_the_measured_size() -> None:
     small = LstmBackward(length=32, batch=1, inputs=3, hidden=4)
     large = replace(small, length=100, batch=64)
-    drawn, measured = (drawn_tolerance(workload, Dtype.FLOAT32, None) for workload in (small, large))
+    small_tolerance, large_tolerance = (
+        drawn_tolerance(workload, Dtype.FLOAT32, None) for workload in (small, large)
+    )
     longer = accumulation(6400, Dtype.FLOAT32) - accumulation(32, Dtype.FLOAT32)
-    assert {name: measured[name] - drawn[name] for name in drawn} == pytest.approx(
-        dict.fromkeys(drawn, longer)
+    assert {name: large_tolerance[name] - small_tolerance[name] for name in small_tolerance} == pytest.approx(
+        dict.fromkeys(small_tolerance, longer)
     )
 
 
@@ -34,6 +36,6 @@ def test_a_tolerance_in_which_zeros_would_pass_verifies_nothing() -> None:
 
 def test_a_long_sum_in_float32_taken_term_by_term_is_within_what_is_added() -> None:
     terms = np.random.default_rng(0).standard_normal((6400, 256)).astype(np.float32)
-    exact, taken = terms.sum(0, dtype=np.float64), np.cumsum(terms, 0, dtype=np.float32)[-1]
-    error = np.linalg.norm(taken - exact) / np.linalg.norm(exact)
+    exact, in_turn = terms.sum(0, dtype=np.float64), np.cumsum(terms, 0, dtype=np.float32)[-1]
+    error = np.linalg.norm(in_turn - exact) / np.linalg.norm(exact)
     assert 1e-6 < error < accumulation(6400, Dtype.FLOAT32)

@@ -74,10 +74,10 @@ def compiled(tpu: Any, workload: Workload, dtype: Dtype) -> Any:
     import numpy as np
 
     backend, session = Jax(), CompilingSession(tpu, dtype)
-    where = jax.sharding.SingleDeviceSharding(tpu)
+    sharding = jax.sharding.SingleDeviceSharding(tpu)
     program = backend.program(session, workload, workload.arrays(Draw(dtype)))
     arguments = jax.tree.map(
-        lambda array: jax.ShapeDtypeStruct(np.shape(array), array.dtype, sharding=where),
+        lambda array: jax.ShapeDtypeStruct(np.shape(array), array.dtype, sharding=sharding),
         (*program.state, *program.inputs),
     )
     with jax.default_matmul_precision(MATMUL_PRECISION.get(dtype)):

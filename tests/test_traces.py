@@ -18,8 +18,8 @@ from benchbench.traces.xla import Event, Line
 RECORDING = Recording(profiler="profiler 1.0", steps=2, step_s=(0.005, 0.005))
 
 
-def operators(found: Profile) -> dict[str, Operator]:
-    return {each.name: each for each in found.operators}
+def operators(profile: Profile) -> dict[str, Operator]:
+    return {operator.name: operator for operator in profile.operators}
 
 
 def x(name: str, start: float, length: float, category: str = "cpu_op", **more: Any) -> dict[str, Any]:
@@ -36,13 +36,13 @@ def torch_trace(*events: dict[str, Any]) -> dict[str, Any]:
 
 def test_torch_operators_are_those_between_the_marks_without_what_they_call() -> None:
     events = (x("aten::linear", 1, 5), x("aten::addmm", 2, 3), x("aten::relu", -1.5, 0.4))
-    found = chrome.parse_profile(torch_trace(*events), RECORDING, {"aten::addmm": 200.0})
-    assert set(operators(found)) == {"aten::linear", "aten::addmm"}
-    assert operators(found)["aten::linear"].host_self_s == pytest.approx(2e-3)
-    assert operators(found)["aten::addmm"].host_self_s == pytest.approx(3e-3)
-    assert operators(found)["aten::addmm"].flops == 200
-    assert (found.wall_s, found.busy_s, found.gaps.total_s) == pytest.approx((10e-3, 5e-3, 5e-3))
-    assert (found.steps, found.on_device) == (2, False)
+    profile = chrome.parse_profile(torch_trace(*events), RECORDING, {"aten::addmm": 200.0})
+    assert set(operators(profile)) == {"aten::linear", "aten::addmm"}
+    assert operators(profile)["aten::linear"].host_self_s == pytest.approx(2e-3)
+    assert operators(profile)["aten::addmm"].host_self_s == pytest.approx(3e-3)
+    assert operators(profile)["aten::addmm"].flops == 200
+    assert (profile.wall_s, profile.busy_s, profile.gaps.total_s) == pytest.approx((10e-3, 5e-3, 5e-3))
+    assert (profile.steps, profile.on_device) == (2, False)
 
 
 def test_the_work_of_gloo_goes_on_in_threads_of_its_own_beside_torch_s_operators() -> None:
@@ -53,11 +53,11 @@ def test_the_work_of_gloo_goes_on_in_threads_of_its_own_beside_torch_s_operators
         x("aten::mm", 3, 1),
         x("gloo:all_reduce", 6, 2, "user_annotation", tid=3),
     )
-    found = chrome.parse_profile(torch_trace(*events), RECORDING, {})
-    assert found.communication
-    assert found.communication.total_s == pytest.approx(6.5e-3)
-    assert found.communication.exposed_s == pytest.approx(5.5e-3)
-    assert operators(found)["gloo:all_reduce"].host_self_s == pytest.approx(5.25e-3)
+    profile = chrome.parse_profile(torch_trace(*events), RECORDING, {})
+    assert profile.communication
+    assert profile.communication.total_s == pytest.approx(6.5e-3)
+    assert profile.communication.exposed_s == pytest.approx(5.5e-3)
+    assert operators(profile)["gloo:all_reduce"].host_self_s == pytest.approx(5.25e-3)
 
 
 def test_a_stage_that_waits_for_a_micro_batch_computes_nothing() -> None:
@@ -70,27 +70,27 @@ def test_a_stage_that_waits_for_a_micro_batch_computes_nothing() -> None:
         x("aten::mm", 5, 1),
         x("Backward 1", 6, 3, "user_annotation"),
     )
-    found = chrome.parse_profile(torch_trace(*events), RECORDING, {})
-    assert {name: each.calls for name, each in operators(found).items()} == {
+    profile = chrome.parse_profile(torch_trace(*events), RECORDING, {})
+    assert {name: operator.calls for name, operator in operators(profile).items()} == {
         "Forward": 2,
         "Backward": 1,
         "c10d::recv_": 1,
         "aten::mm": 2,
     }
-    assert found.communication
-    assert found.communication.computing_s == pytest.approx(2e-3)
+    assert profile.communication
+    assert profile.communication.computing_s == pytest.approx(2e-3)
 
 
 def ort(name: str, start: int, length: int, category: str = "Session", **args: Any) -> dict[str, Any]:
     """An event of ONNX Runtime's trace, in microseconds from its start on."""
-    where = {"cat": category, "pid": 70, "tid": 70, "ph": "X", "name": name}
-    return where | {"ts": start, "dur": length, "args": args}
+    event = {"cat": category, "pid": 70, "tid": 70, "ph": "X", "name": name}
+    return event | {"ts": start, "dur": length, "args": args}
 
 
 def node(name: str, operator: str, start: int, length: int) -> dict[str, Any]:
     sizes = {"activation_size": "1536", "parameter_size": "1792", "output_size": "4608"}
-    told = {"op_name": operator, "node_index": "5", "provider": "CPUExecutionProvider", **sizes}
-    return ort(f"{name}_kernel_time", start, length, "Node", **told)
+    fields = {"op_name": operator, "node_index": "5", "provider": "CPUExecutionProvider", **sizes}
+    return ort(f"{name}_kernel_time", start, length, "Node", **fields)
 
 
 # As version 1.31 wrote it of three runs of a convolution and a product, the first of them to get going.
@@ -113,12 +113,12 @@ ONNX_RUNTIME = [
 
 
 def test_onnx_runtime_s_operators_are_the_types_of_kernels_in_the_last_runs() -> None:
-    found = onnxruntime.parse_profile(ONNX_RUNTIME, RECORDING)
-    assert {name: each.calls for name, each in operators(found).items()} == {"Conv": 2, "MatMul": 2}
-    assert operators(found)["Conv"].host_self_s == pytest.approx(30e-6)
-    assert operators(found)["Conv"].bytes == 2 * (1536 + 1792 + 4608)
-    assert (found.wall_s, found.busy_s, found.gaps.total_s) == pytest.approx((162e-6, 40e-6, 122e-6))
-    assert (found.steps, found.on_device) == (2, False)
+    profile = onnxruntime.parse_profile(ONNX_RUNTIME, RECORDING)
+    assert {name: operator.calls for name, operator in operators(profile).items()} == {"Conv": 2, "MatMul": 2}
+    assert operators(profile)["Conv"].host_self_s == pytest.approx(30e-6)
+    assert operators(profile)["Conv"].bytes == 2 * (1536 + 1792 + 4608)
+    assert (profile.wall_s, profile.busy_s, profile.gaps.total_s) == pytest.approx((162e-6, 40e-6, 122e-6))
+    assert (profile.steps, profile.on_device) == (2, False)
 
 
 def test_kernels_whose_sizes_onnx_runtime_does_not_tell_have_no_bytes() -> None:
@@ -143,19 +143,22 @@ def test_openvino_s_operators_are_the_counters_means_without_the_steps_before() 
     """Three steps before the two recorded; the first convolution's took 30 µs each, then 10 µs."""
     recording = replace(RECORDING, step_s=(20e-6, 24e-6))
     before, after = counters(30e-6, 4e-6), counters(22e-6, 4e-6)
-    found = openvino.parse_profile(before, after, 3, recording)
-    assert {name: each.calls for name, each in operators(found).items()} == {"Convolution": 4, "MatMul": 2}
-    assert operators(found)["Convolution"].host_self_s == pytest.approx(2 * (10e-6 + 2e-6))
-    assert operators(found)["Convolution"].kernels == ("brgconv_avx512_f32", "jit_avx512_f32")
-    assert operators(found)["MatMul"].host_total_s == pytest.approx(2 * 4e-6)
-    assert (found.wall_s, found.busy_s, found.gaps.total_s) == pytest.approx((44e-6, 32e-6, 12e-6))
-    assert (found.steps, found.on_device, found.gaps.count) == (2, False, 0)
+    profile = openvino.parse_profile(before, after, 3, recording)
+    assert {name: operator.calls for name, operator in operators(profile).items()} == {
+        "Convolution": 4,
+        "MatMul": 2,
+    }
+    assert operators(profile)["Convolution"].host_self_s == pytest.approx(2 * (10e-6 + 2e-6))
+    assert operators(profile)["Convolution"].kernels == ("brgconv_avx512_f32", "jit_avx512_f32")
+    assert operators(profile)["MatMul"].host_total_s == pytest.approx(2 * 4e-6)
+    assert (profile.wall_s, profile.busy_s, profile.gaps.total_s) == pytest.approx((44e-6, 32e-6, 12e-6))
+    assert (profile.steps, profile.on_device, profile.gaps.count) == (2, False, 0)
 
 
 def test_counters_of_whole_microseconds_do_not_exceed_the_steps() -> None:
-    found = openvino.parse_profile([], counters(7e-6, 3e-6), 0, replace(RECORDING, step_s=(6e-6, 6e-6)))
-    assert (found.wall_s, found.busy_s, found.gaps.total_s) == pytest.approx((12e-6, 12e-6, 0.0))
-    assert sum(each.host_self_s for each in found.operators) == pytest.approx(12e-6)
+    profile = openvino.parse_profile([], counters(7e-6, 3e-6), 0, replace(RECORDING, step_s=(6e-6, 6e-6)))
+    assert (profile.wall_s, profile.busy_s, profile.gaps.total_s) == pytest.approx((12e-6, 12e-6, 0.0))
+    assert sum(operator.host_self_s for operator in profile.operators) == pytest.approx(12e-6)
 
 
 def test_without_a_counter_there_is_no_profile() -> None:
@@ -170,30 +173,30 @@ def memory_event(at: float, size: int, in_use: int, device: int = 0) -> dict[str
 
 def test_torch_memory_has_a_timeline_and_goes_to_the_operator_that_asked() -> None:
     events = [x("aten::empty", 1, 2), memory_event(2, 64, 164), memory_event(9, -64, 100)]
-    found = chrome.parse_profile(torch_trace(*events), RECORDING, {})
-    assert operators(found)["aten::empty"].allocated_bytes == 64
-    assert found.memory_at_s == pytest.approx((2e-3, 9e-3))
-    assert found.memory_bytes == (164, 100)
+    profile = chrome.parse_profile(torch_trace(*events), RECORDING, {})
+    assert operators(profile)["aten::empty"].allocated_bytes == 64
+    assert profile.memory_at_s == pytest.approx((2e-3, 9e-3))
+    assert profile.memory_bytes == (164, 100)
 
 
 def test_torch_flops_and_memory_come_from_a_recording_of_their_own() -> None:
     times = chrome.parse_profile(torch_trace(x("aten::empty", 1, 2), x("aten::mm", 4, 5)), RECORDING, {})
     events = [x("aten::empty", 1, 4), memory_event(2, 64, 164), x("aten::new", 8, 1)]
     details = chrome.parse_profile(torch_trace(*events), RECORDING, {"aten::empty": 7.0})
-    found = chrome.add_details(times, replace(details, wall_s=2 * times.wall_s))
-    empty, product = operators(found)["aten::empty"], operators(found)["aten::mm"]
+    profile = chrome.add_details(times, replace(details, wall_s=2 * times.wall_s))
+    empty, product = operators(profile)["aten::empty"], operators(profile)["aten::mm"]
     assert (empty.allocated_bytes, empty.flops, empty.host_self_s) == pytest.approx((64, 7, 2e-3))
     assert product.allocated_bytes is None
     assert product.flops is None
     assert product.host_self_s == pytest.approx(5e-3)
-    assert set(operators(found)) == {"aten::empty", "aten::mm"}
-    assert found.memory_at_s == pytest.approx((1e-3,))
-    assert found.memory_bytes == (164,)
+    assert set(operators(profile)) == {"aten::empty", "aten::mm"}
+    assert profile.memory_at_s == pytest.approx((1e-3,))
+    assert profile.memory_bytes == (164,)
 
 
 def test_cuda_kernels_are_charged_to_the_operator_that_launched_them() -> None:
     gpu = {"pid": 0, "tid": 7}
-    found = chrome.parse_profile(
+    profile = chrome.parse_profile(
         torch_trace(
             x("aten::linear", 1, 3, args={"External id": 11}),
             x("aten::addmm", 1.5, 2, args={"External id": 12}),
@@ -207,29 +210,29 @@ def test_cuda_kernels_are_charged_to_the_operator_that_launched_them() -> None:
         RECORDING,
         {},
     )
-    rows = operators(found)
-    assert found.on_device
-    assert (found.busy_s, found.gaps.total_s) == pytest.approx((5e-3, 5e-3))
+    rows = operators(profile)
+    assert profile.on_device
+    assert (profile.busy_s, profile.gaps.total_s) == pytest.approx((5e-3, 5e-3))
     assert rows["aten::addmm"].device_self_s == pytest.approx(4e-3)
     assert rows["aten::addmm"].host_self_s == pytest.approx(1e-3)
     assert rows["aten::addmm"].kernels == ("sm90_gemm",)
     linear = rows["aten::linear"]
     assert (linear.device_self_s, linear.device_total_s) == pytest.approx((0, 4e-3))
     assert rows["Memcpy HtoD"].device_self_s == pytest.approx(1e-3)
-    assert found.memory_bytes == (164,)
+    assert profile.memory_bytes == (164,)
 
 
 @pytest.mark.parametrize(
-    ("name", "shown"),
+    ("name", "expected"),
     [
         ("## Call CompiledFxGraph fw3ohgmklx ##", "CompiledFxGraph"),
         ("Torch-Compiled Region: 0/0", "Torch-Compiled Region"),
         ("aten::mm", "aten::mm"),
     ],
 )
-def test_operator_names_are_the_same_in_every_process(name: str, shown: str) -> None:
-    found = chrome.parse_profile(torch_trace(x(name, 1, 1)), RECORDING, {})
-    assert [each.name for each in found.operators] == [shown]
+def test_operator_names_are_the_same_in_every_process(name: str, expected: str) -> None:
+    profile = chrome.parse_profile(torch_trace(x(name, 1, 1)), RECORDING, {})
+    assert [operator.name for operator in profile.operators] == [expected]
 
 
 def test_a_trace_without_the_steps_is_refused() -> None:
@@ -258,7 +261,7 @@ def op(name: str, start: float, length: float, **stats: Any) -> Event:
 
 
 def test_xla_instructions_are_operators_whatever_their_number() -> None:
-    found = xplane(
+    profile = xplane(
         line(
             "tf_XLAEigen/1",
             e("ThunkExecutor::Execute", 0, 9),
@@ -267,57 +270,61 @@ def test_xla_instructions_are_operators_whatever_their_number() -> None:
         ),
         line("tf_XLAPjRtCpuClient/2", e("ThunkExecutor::Execute (wait for completion)", 0, 10)),
     )
-    assert [(each.name, each.calls) for each in found.operators] == [("copy", 2)]
-    assert found.operators[0].host_self_s == pytest.approx(3e-3)
+    assert [(operator.name, operator.calls) for operator in profile.operators] == [("copy", 2)]
+    assert profile.operators[0].host_self_s == pytest.approx(3e-3)
 
 
 def test_xla_s_collectives_pass_something_while_any_device_is_in_one() -> None:
     """Each device has a thread: as JAX 0.10 names what a program calls, and what XLA inserts."""
-    found = xplane(
+    profile = xplane(
         line("tf_XLAEigen/1", op("psum.4", 1, 3), op("dot.1", 4, 2)),
         line("tf_XLAEigen/2", op("dot.1", 0, 2), op("psum.4", 2, 2), op("all-reduce.7", 7, 1)),
     )
-    assert found.communication
-    assert found.communication.total_s == pytest.approx(4e-3)
-    assert found.communication.exposed_s == pytest.approx(3e-3)
+    assert profile.communication
+    assert profile.communication.total_s == pytest.approx(4e-3)
+    assert profile.communication.exposed_s == pytest.approx(3e-3)
 
 
 def test_a_fusion_of_xla_is_named_for_its_computation() -> None:
-    found = xplane(
+    profile = xplane(
         line("tf_XLAEigen/1", op("ynn_fusion.3", 1, 2), op("ynn_fusion.4", 4, 1)),
         labels={("jit_step", "ynn_fusion.3"): "convolution", ("jit_other", "ynn_fusion.4"): "reduce"},
     )
-    assert [each.name for each in found.operators] == ["convolution (ynn_fusion)", "ynn_fusion"]
+    assert [operator.name for operator in profile.operators] == ["convolution (ynn_fusion)", "ynn_fusion"]
 
 
 def test_tasks_that_an_operator_hands_to_a_pool_are_its_own_however_deep() -> None:
     """The operator returns at once; its task hands out another; a third task belongs to nobody."""
-    record, start, stop = (f"ThreadpoolListener::{each}" for each in ("Record", "StartRegion", "StopRegion"))
-    found = xplane(
+    record, start, stop = (
+        f"ThreadpoolListener::{suffix}" for suffix in ("Record", "StartRegion", "StopRegion")
+    )
+    profile = xplane(
         line("A", op("convolution.1", 0, 0.5), e(record, 0.2, _p=1), e(record, 0.8, _p=3)),
         line("B", e(start, 1, _c=1), e(record, 2, _p=2), e(stop, 4)),
         line("C", e(start, 4, _c=2), e(stop, 6), e(start, 7, _c=3), e(stop, 9)),
         line("D", e(stop, 1), e(start, 8, _c=4)),
     )
-    (only,) = found.operators
+    (only,) = profile.operators
     assert (only.name, only.calls) == ("convolution", 1)
     assert only.host_self_s == pytest.approx(5.5e-3)
-    assert found.gaps.total_s == pytest.approx(4.5e-3)
+    assert profile.gaps.total_s == pytest.approx(4.5e-3)
 
 
 def test_time_of_a_task_for_another_operator_belongs_to_that_operator() -> None:
-    record, start, stop = (f"ThreadpoolListener::{each}" for each in ("Record", "StartRegion", "StopRegion"))
-    found = xplane(
+    record, start, stop = (
+        f"ThreadpoolListener::{suffix}" for suffix in ("Record", "StartRegion", "StopRegion")
+    )
+    profile = xplane(
         line("A", op("dot.1", 0, 1), e(record, 0.5, _p=1)),
         line("B", e(start, 1, _c=1), e("ThunkExecutor::Execute", 3, 5), op("reduce.2", 4, 2), e(stop, 9)),
     )
-    assert {name: each.host_self_s for name, each in operators(found).items()} == pytest.approx(
+    assert {name: operator.host_self_s for name, operator in operators(profile).items()} == pytest.approx(
         {"dot": 4e-3, "reduce": 2e-3}
     )
 
 
 def test_tensorflow_kernels_go_by_their_type_and_functions_are_none() -> None:
-    found = xplane(
+    profile = xplane(
         line(
             "python", e("EagerLocalExecute: __inference_step_12", 0, 10), e("EagerLocalExecute: MatMul", 9, 1)
         ),
@@ -331,10 +338,10 @@ def test_tensorflow_kernels_go_by_their_type_and_functions_are_none() -> None:
             e("MemoryAllocation", 2, allocator_name="cpu", bytes_allocated=7, allocation_bytes=7),
         ),
     )
-    rows = operators(found)
+    rows = operators(profile)
     assert set(rows) == {"MatMul", "_MklNativeConv2DBackpropFilter"}
     assert rows["_MklNativeConv2DBackpropFilter"].allocated_bytes == 200
-    assert found.memory_bytes == (300, 100)
+    assert profile.memory_bytes == (300, 100)
 
 
 def test_a_gpu_is_read_from_its_streams_and_a_tpu_from_its_operators() -> None:
@@ -346,7 +353,7 @@ def test_a_gpu_is_read_from_its_streams_and_a_tpu_from_its_operators() -> None:
         line("XLA Ops", kernel, plane="/device:GPU:0"),
     )
     assert gpu.on_device
-    assert [each.name for each in gpu.operators] == ["loop_fusion", "memcpy32_post"]
+    assert [operator.name for operator in gpu.operators] == ["loop_fusion", "memcpy32_post"]
     assert (gpu.operators[0].flops, gpu.operators[0].bytes, gpu.operators[0].calls) == (50, 8, 1)
     assert gpu.busy_s == pytest.approx(3e-3)
     instruction = e("%fusion.7 = f32[8]{0} fusion(f32[8]{0} %p), kind=kLoop", 1, 2)
@@ -354,7 +361,9 @@ def test_a_gpu_is_read_from_its_streams_and_a_tpu_from_its_operators() -> None:
         line("XLA Ops", instruction, plane="/device:TPU:0"),
         line("Steps", e("0", 0, 9), plane="/device:TPU:0"),
     )
-    assert {each.name: each.device_self_s for each in tpu.operators} == pytest.approx({"fusion": 2e-3})
+    assert {operator.name: operator.device_self_s for operator in tpu.operators} == pytest.approx(
+        {"fusion": 2e-3}
+    )
 
 
 HLO = """\
@@ -451,8 +460,10 @@ def test_tensorflow_reads_with_its_own_protobuf_and_gets_a_trace_for_perfetto(
     vars(holder)["xplane_pb2"] = module
     monkeypatch.setitem(sys.modules, package, holder)
     (tmp_path / "host.xplane.pb").write_bytes(b"")
-    found = xla.parse_profile(tmp_path, RECORDING, {})
-    assert {each.name: each.host_self_s for each in found.operators} == pytest.approx({"copy": 2e-6})
-    assert found.traces == ("trace.json", "xplane.pb")
+    profile = xla.parse_profile(tmp_path, RECORDING, {})
+    assert {operator.name: operator.host_self_s for operator in profile.operators} == pytest.approx(
+        {"copy": 2e-6}
+    )
+    assert profile.traces == ("trace.json", "xplane.pb")
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     assert {"ph": "X", "name": "copy.1", "ts": 1.1, "dur": 2.0, "pid": 0, "tid": 0} in events

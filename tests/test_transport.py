@@ -158,8 +158,8 @@ def local(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Isolation], Wor
         return started[-1]
 
     yield pool
-    for each in started:
-        each.__exit__(None, None, None)
+    for context in started:
+        context.__exit__(None, None, None)
 
 
 @pytest.mark.real
@@ -241,10 +241,10 @@ def test_no_reply_raises(reply: Message) -> None:
 
 
 @given(st.binary(max_size=200))
-def test_no_bytes_on_the_channel_raise_anything_but_a_value_error(sent: bytes) -> None:
+def test_no_bytes_on_the_channel_raise_anything_but_a_value_error(content: bytes) -> None:
     ours, theirs = socketpair()
     channel = Channel(ours)
-    theirs.sendall(sent)
+    theirs.sendall(content)
     theirs.close()
     try:
         while channel.receive(1.0) is not None:

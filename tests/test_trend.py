@@ -63,15 +63,15 @@ def stepped() -> list[Run]:
 
 
 def test_a_step_is_found_between_the_runs_where_it_happened() -> None:
-    (found,) = trends(stepped(), LATENCY)
-    (change,) = found.history.changes
+    (trend,) = trends(stepped(), LATENCY)
+    (change,) = trend.history.changes
     assert change.index == 8
     assert change.direction == "slower"
     assert change.low < 1.1 < change.high
-    (data,) = json.loads(rendered(history_document([found]), "json"))
+    (data,) = json.loads(rendered(history_document([trend]), "json"))
     assert (data["changes"][0]["run"], data["changes"][0]["after_run"]) == ("run08", "run07")
     assert len(data["points"]) == 16
-    assert rendered(history_document([found])) == snapshot("""\
+    assert rendered(history_document([trend])) == snapshot("""\
 1 of 1 case became slower, none faster, by the last change of each
 
 gemm(m=64,n=64,k=64)/float32/eager@torch:cpu  latency_s, 16 runs
@@ -82,27 +82,27 @@ slower  1.100× [1.097, 1.103]  between run07 and run08
 
 
 def test_too_few_runs_get_a_note_with_the_number_needed() -> None:
-    def told(count: int) -> tuple[str, str]:
-        made = history_document(trends(stepped()[:count], LATENCY), " --results mine")
-        return "".join(part for cell in made.answer for part in cell.parts if isinstance(part, str)), "".join(
-            made.notes
-        )
+    def answer(count: int) -> tuple[str, str]:
+        document = history_document(trends(stepped()[:count], LATENCY), " --results mine")
+        return "".join(
+            part for cell in document.answer for part in cell.parts if isinstance(part, str)
+        ), "".join(document.notes)
 
-    headline, note = told(1)
+    headline, note = answer(1)
     assert headline == "too few runs to detect a change in 1 case"
     assert note.startswith("to detect a change takes 6 runs that can be compared, and there is one: ")
     assert note.endswith("accelbench report run00 --results mine")
-    assert told(2)[1].endswith("accelbench compare run00 run01 --results mine")
-    assert told(6) == ("no change in 1 case", "")
+    assert answer(2)[1].endswith("accelbench compare run00 run01 --results mine")
+    assert answer(6) == ("no change in 1 case", "")
 
 
 def test_csv_has_a_line_for_every_point_and_says_where_a_level_begins() -> None:
     text = Csv().export(history_document(trends(stepped(), LATENCY)))["history.csv"].decode()
-    found = list(csv.DictReader(io.StringIO(text)))
-    assert [row["run"] for row in found] == [f"run{number:02d}" for number in range(16)]
-    assert [row["run"] for row in found if row["change"]] == ["run08"]
-    assert float(found[8]["change"]) == pytest.approx(1.1, rel=0.01)
-    assert {row["case"] for row in found} == {"gemm(m=64,n=64,k=64)/float32/eager@torch:cpu"}
+    lines = list(csv.DictReader(io.StringIO(text)))
+    assert [row["run"] for row in lines] == [f"run{number:02d}" for number in range(16)]
+    assert [row["run"] for row in lines if row["change"]] == ["run08"]
+    assert float(lines[8]["change"]) == pytest.approx(1.1, rel=0.01)
+    assert {row["case"] for row in lines} == {"gemm(m=64,n=64,k=64)/float32/eager@torch:cpu"}
 
 
 def test_a_name_that_no_stored_case_has_is_refused_with_a_near_one() -> None:
@@ -191,18 +191,18 @@ def contended_run(number: int, seconds: float) -> Run:
 def test_runs_that_were_contended_are_shown_and_not_judged() -> None:
     runs = stepped()
     slow = [contended_run(index, 2e-3) for index in (3, 4, 5, 8)]
-    runs = [next((each for each in slow if each.info.id == run.info.id), run) for run in runs]
-    (found,) = trends(runs, LATENCY)
-    assert [point.run for point in found.points if point.contended] == ["run03", "run04", "run05", "run08"]
-    (change,) = found.history.changes
-    assert (change.index, found.sides(change)[0].run) == (9, "run07")
-    assert [(segment.start, segment.stop) for segment in found.history.segments] == [(0, 8), (9, 16)]
-    text = rendered(history_document([found]))
+    runs = [next((busy for busy in slow if busy.info.id == run.info.id), run) for run in runs]
+    (trend,) = trends(runs, LATENCY)
+    assert [point.run for point in trend.points if point.contended] == ["run03", "run04", "run05", "run08"]
+    (change,) = trend.history.changes
+    assert (change.index, trend.sides(change)[0].run) == (9, "run07")
+    assert [(segment.start, segment.stop) for segment in trend.history.segments] == [(0, 8), (9, 16)]
+    text = rendered(history_document([trend]))
     assert "between run07 and run09" in text
     assert text.count("which is not judged: other processes used") == 4
 
 
-def apart(number: int) -> Run:
+def undecided_run(number: int) -> Run:
     """A run whose processes disagree."""
     return numbered_run(number, some_rounds(0.001, 0.01, 0.1))
 
@@ -213,15 +213,15 @@ def broken(number: int) -> Run:
 
 
 def test_a_run_without_a_value_is_listed_with_the_reason_and_judges_nothing() -> None:
-    runs = [*stepped(), apart(16), broken(17)]
-    (found,) = trends(runs, LATENCY)
-    assert found.history == trends(stepped(), LATENCY)[0].history
-    assert [(each.run, each.event) for each in found.missing] == [("run16", UNDECIDED), ("run17", FAILED)]
-    document = history_document([found])
+    runs = [*stepped(), undecided_run(16), broken(17)]
+    (trend,) = trends(runs, LATENCY)
+    assert trend.history == trends(stepped(), LATENCY)[0].history
+    assert [(gap.run, gap.event) for gap in trend.missing] == [("run16", UNDECIDED), ("run17", FAILED)]
+    document = history_document([trend])
     text = rendered(document)
     assert "18 runs, 1 undecided, 1 failed" in text
     assert "processes disagree: 1.00, 10.0, 100 ms" in text
-    assert [each["run"] for each in document.data[0]["missing"]] == ["run16", "run17"]
+    assert [gap["run"] for gap in document.data[0]["missing"]] == ["run16", "run17"]
     (csv_file,) = Csv().export(document).values()
     lines = list(csv.DictReader(io.StringIO(csv_file.decode())))
     assert len(lines) == 18
@@ -229,20 +229,22 @@ def test_a_run_without_a_value_is_listed_with_the_reason_and_judges_nothing() ->
 
 
 def test_a_case_whose_runs_are_all_undecided_is_shown_without_a_value() -> None:
-    (found,) = trends([apart(0), apart(1)], metric_named("items_per_s"))
-    assert (found.points, len(found.missing)) == ((), 2)
-    document = history_document([found])
+    (trend,) = trends([undecided_run(0), undecided_run(1)], metric_named("items_per_s"))
+    assert (trend.points, len(trend.missing)) == ((), 2)
+    document = history_document([trend])
     assert "2 runs, 2 undecided" in rendered(document)
     assert document.plots[0].panels == ()
-    assert b"undecided" in b"".join(content for _, content in site_files([apart(0), apart(1)], [found]))
+    assert b"undecided" in b"".join(
+        content for _, content in site_files([undecided_run(0), undecided_run(1)], [trend])
+    )
     assert trends([broken(0)], LATENCY) == []
 
 
 def test_runs_of_one_tag_that_disagree_with_each_other_are_undecided_together() -> None:
     tagged = [a_run_at(number, seconds, tags={"commit": "a"}) for number, seconds in enumerate((0.001, 0.1))]
-    (found,) = trends([*tagged, a_run_at(2, 0.001, tags={"commit": "b"})], LATENCY, by="commit")
-    assert [point.tag for point in found.points] == ["b"]
-    assert [each.runs for each in found.missing] == [("run00", "run01")]
+    (trend,) = trends([*tagged, a_run_at(2, 0.001, tags={"commit": "b"})], LATENCY, by="commit")
+    assert [point.tag for point in trend.points] == ["b"]
+    assert [gap.runs for gap in trend.missing] == [("run00", "run01")]
 
 
 def test_a_change_is_looked_for_in_all_cases_together() -> None:
@@ -256,8 +258,8 @@ def test_a_change_is_looked_for_in_all_cases_together() -> None:
 
 
 def test_a_metric_where_more_is_better_turns_the_direction_and_keeps_the_place() -> None:
-    (found,) = trends(stepped(), metric_named("items_per_s"))
-    assert [(change.index, change.direction) for change in found.history.changes] == [(8, "slower")]
+    (trend,) = trends(stepped(), metric_named("items_per_s"))
+    assert [(change.index, change.direction) for change in trend.history.changes] == [(8, "slower")]
 
 
 def test_runs_are_ordered_by_their_time_whatever_order_they_come_in() -> None:
@@ -268,10 +270,10 @@ def test_other_hardware_is_a_boundary_and_no_change() -> None:
     faster = a_machine(cpu="Another CPU")
     runs = [a_run_at(i, 1e-3 * NOISE[i]) for i in range(8)]
     runs += [a_run_at(8 + i, 5e-4 * NOISE[i], machine=faster) for i in range(8)]
-    (found,) = trends(runs, LATENCY)
-    assert not found.history.changes
+    (trend,) = trends(runs, LATENCY)
+    assert not trend.history.changes
     assert "not comparable        from run08: CPU Example CPU → Another CPU" in rendered(
-        history_document([found])
+        history_document([trend])
     )
 
 
@@ -290,29 +292,29 @@ def test_incomparable_runs_are_separate_series(
 ) -> None:
     runs = [a_run_at(2 * i, 1e-3 * NOISE[i]) for i in range(8)]
     for i in range(8):
-        records = some_rounds(*(2e-3 * NOISE[i] * other for other in (1, 1.01, 0.99)), **record)
-        begun = f"2026-01-{2 * i + 2:02d}T00:00:00+00:00"
-        runs.append(a_run(records, id=f"other{i}", started=begun, **info))
+        records = some_rounds(*(2e-3 * NOISE[i] * factor for factor in (1, 1.01, 0.99)), **record)
+        start = f"2026-01-{2 * i + 2:02d}T00:00:00+00:00"
+        runs.append(a_run(records, id=f"other{i}", started=start, **info))
     assert compare_runs(runs[0], runs[8]).verdicts[0].verdict is Verdict.INCOMPARABLE
-    (found,) = trends(runs, LATENCY)
-    assert not found.history.changes
-    assert (found.boundaries, found.boundary_reasons) == ((8,), (reason,))
-    (data,) = json.loads(rendered(history_document([found]), "json"))
+    (trend,) = trends(runs, LATENCY)
+    assert not trend.history.changes
+    assert (trend.boundaries, trend.boundary_reasons) == ((8,), (reason,))
+    (data,) = json.loads(rendered(history_document([trend]), "json"))
     assert data["boundaries"] == [{"run": "other0", "reason": reason}]
 
 
 def test_machines_that_take_turns_have_a_history_each() -> None:
     machines = [(a_machine(), 1.0), (a_machine(cpu="Another CPU"), 0.5)]
     runs = [
-        a_run_at(2 * i + which, factor * (1.3e-3 if i >= 6 else 1e-3) * NOISE[i % 8], machine=machine)
+        a_run_at(2 * i + offset, factor * (1.3e-3 if i >= 6 else 1e-3) * NOISE[i % 8], machine=machine)
         for i in range(12)
-        for which, (machine, factor) in enumerate(machines)
+        for offset, (machine, factor) in enumerate(machines)
     ]
-    (found,) = trends(runs, LATENCY)
-    assert found.boundaries == (12,)
-    assert [change.index for change in found.history.changes] == [6, 18]
-    assert [point.run for point in found.points[11:13]] == ["run22", "run01"]
-    assert "run00" in labels(drawn([found]))  # runs, not days, which would go back and forth
+    (trend,) = trends(runs, LATENCY)
+    assert trend.boundaries == (12,)
+    assert [change.index for change in trend.history.changes] == [6, 18]
+    assert [point.run for point in trend.points[11:13]] == ["run22", "run01"]
+    assert "run00" in labels(draw([trend]))  # runs, not days, which would go back and forth
 
 
 def test_cases_are_chosen_by_a_part_of_their_id_or_a_pattern() -> None:
@@ -336,27 +338,27 @@ def test_a_sparkline_has_a_height_per_value_and_ends_at_the_last() -> None:
 
 def commits(*order: str, **over: Any) -> list[Run]:
     """A run a day of each of these, a tenth slower from the letter m on."""
-    seconds = [1.1e-3 if each >= "m" else 1e-3 for each in order]
+    seconds = [1.1e-3 if letter >= "m" else 1e-3 for letter in order]
     return [
-        a_run_at(i, each * NOISE[i % 8], tags={"commit": commit}, **over)
-        for i, (each, commit) in enumerate(zip(seconds, order, strict=True))
+        a_run_at(i, duration * NOISE[i % 8], tags={"commit": commit}, **over)
+        for i, (duration, commit) in enumerate(zip(seconds, order, strict=True))
     ]
 
 
 def test_runs_of_one_commit_are_a_point_of_all_their_processes() -> None:
-    (found,) = trends(commits(*"aabcdmno", "c"), LATENCY, by="commit")
-    assert [point.tag for point in found.points] == list("abcdmno")
-    first, _, third = found.points[:3]
+    (trend,) = trends(commits(*"aabcdmno", "c"), LATENCY, by="commit")
+    assert [point.tag for point in trend.points] == list("abcdmno")
+    first, _, third = trend.points[:3]
     assert (first.run, first.runs, len(first.processes)) == ("run00", ("run00", "run01"), 6)
     assert third.runs == ("run03", "run08")
-    (whole,) = trends([a_run(some_rounds(*first.processes))], LATENCY)
-    assert first.value == pytest.approx(whole.points[0].value)
+    (series_trend,) = trends([a_run(some_rounds(*first.processes))], LATENCY)
+    assert first.value == pytest.approx(series_trend.points[0].value)
 
 
 def test_a_change_lies_between_two_commits() -> None:
     runs = [*commits(*"aabcdmno"), a_run_at(30, 1e-3)]
-    (found,) = trends(runs, LATENCY, by="commit")
-    assert rendered(history_document([found])) == snapshot("""\
+    (trend,) = trends(runs, LATENCY, by="commit")
+    assert rendered(history_document([trend])) == snapshot("""\
 1 of 1 case became slower, none faster, by the last change of each
 
 gemm(m=64,n=64,k=64)/float32/eager@torch:cpu  latency_s, 7 values of commit in 8 runs
@@ -365,23 +367,25 @@ EVENT   SIZE                   WHERE
 slower  1.101× [1.095, 1.106]  between d and m
 left out: 1 run without the tag commit
 """)
-    (parsed,) = json.loads(rendered(history_document([found]), "json"))
+    (parsed,) = json.loads(rendered(history_document([trend]), "json"))
     assert parsed["by"] == "commit"
     assert parsed["untagged"] == ["run30"]
-    assert [each["tag"] for each in parsed["points"]] == list("abcdmno")
-    assert [(each["after_tag"], each["tag"]) for each in parsed["changes"]] == [("d", "m")]
+    assert [point["tag"] for point in parsed["points"]] == list("abcdmno")
+    assert [(change["after_tag"], change["tag"]) for change in parsed["changes"]] == [("d", "m")]
 
 
 def test_commits_keep_the_order_they_were_first_seen_in_on_every_machine() -> None:
-    other = a_machine(cpu="Another CPU")
+    other_machine = a_machine(cpu="Another CPU")
     runs = commits(*"abcm")
     later = [
-        replace(run, info=replace(run.info, id=f"later{i}", started=f"2026-02-0{9 - i}", machine=other))
+        replace(
+            run, info=replace(run.info, id=f"later{i}", started=f"2026-02-0{9 - i}", machine=other_machine)
+        )
         for i, run in enumerate(commits(*"abcm"))
     ]
-    (found,) = trends([*later, *runs], LATENCY, by="commit")
-    assert [point.tag for point in found.points] == list("abcmabcm")
-    assert found.boundaries == (4,)
+    (trend,) = trends([*later, *runs], LATENCY, by="commit")
+    assert [point.tag for point in trend.points] == list("abcmabcm")
+    assert trend.boundaries == (4,)
 
 
 def test_a_tag_that_no_run_has_suggests_one_that_some_have() -> None:
@@ -395,11 +399,11 @@ def test_a_tag_that_no_run_has_suggests_one_that_some_have() -> None:
 def test_no_process_is_lost_or_counted_twice_by_a_tag(order: list[str], random: Random) -> None:
     runs = commits(*order)
     shuffled = random.sample(runs, len(runs))
-    (found,) = trends(shuffled, LATENCY, by="commit")
-    assert [found] == trends(runs, LATENCY, by="commit")
-    assert [point.tag for point in found.points] == list(dict.fromkeys(order))
-    assert sorted(run for point in found.points for run in point.runs) == sorted(r.info.id for r in runs)
-    assert sum(len(point.processes) for point in found.points) == 3 * len(runs)
+    (trend,) = trends(shuffled, LATENCY, by="commit")
+    assert [trend] == trends(runs, LATENCY, by="commit")
+    assert [point.tag for point in trend.points] == list(dict.fromkeys(order))
+    assert sorted(run for point in trend.points for run in point.runs) == sorted(r.info.id for r in runs)
+    assert sum(len(point.processes) for point in trend.points) == 3 * len(runs)
 
 
 def a_rank(block_s: float, entry_s: float) -> RankSamples:
@@ -416,7 +420,7 @@ def a_rank(block_s: float, entry_s: float) -> RankSamples:
     )
 
 
-@pytest.mark.parametrize("metric", [each.name for each in METRICS])
+@pytest.mark.parametrize("metric", [metric.name for metric in METRICS])
 def test_a_point_has_the_number_that_a_report_has(metric: str) -> None:
     run = a_run(
         [
@@ -447,9 +451,9 @@ def test_a_point_has_the_number_that_a_report_has(metric: str) -> None:
         ]
     )
     (row,) = map(flatten, rows(run))
-    (found,) = trends([run], metric_named(metric))
-    assert found.points[0].value == pytest.approx(row[metric])
-    assert found.points[0].value > 0
+    (trend,) = trends([run], metric_named(metric))
+    assert trend.points[0].value == pytest.approx(row[metric])
+    assert trend.points[0].value > 0
 
 
 def test_the_program_shows_the_history_of_stored_runs(tmp_path: Path) -> None:
@@ -459,14 +463,14 @@ def test_the_program_shows_the_history_of_stored_runs(tmp_path: Path) -> None:
                 writer.append(record)
     refused = accelbench("history", "gem", "nosuch", cwd=tmp_path, code=2).stderr
     assert "error: No stored run has a case named 'nosuch'.\nhint: " in refused
-    shown = accelbench("history", "gemm", cwd=tmp_path).stdout
-    assert "slower  1.10" in shown
+    output = accelbench("history", "gemm", cwd=tmp_path).stdout
+    assert "slower  1.10" in output
     parsed = json.loads(accelbench("history", "--format", "json", cwd=tmp_path).stdout)
     assert len(parsed) == 1
     assert accelbench("history", "-o", "out/found.json", cwd=tmp_path).stdout == ""
     assert json.loads((tmp_path / "out/found.json").read_text()) == parsed
-    done = accelbench("history", "--metric", "latenzy", cwd=tmp_path, code=2)
-    assert "latency_s" in done.stderr
+    process = accelbench("history", "--metric", "latenzy", cwd=tmp_path, code=2)
+    assert "latency_s" in process.stderr
 
 
 def test_without_runs_there_is_no_history(tmp_path: Path) -> None:
@@ -476,17 +480,17 @@ def test_without_runs_there_is_no_history(tmp_path: Path) -> None:
 def test_the_program_goes_by_a_tag(tmp_path: Path) -> None:
     for run in commits(*"aabcdmno"):
         store.store_run(tmp_path / "results", run)
-    shown = accelbench("history", "--by", "commit", cwd=tmp_path).stdout
-    assert "7 values of commit in 8 runs" in shown
-    assert "between d and m" in shown
+    output = accelbench("history", "--by", "commit", cwd=tmp_path).stdout
+    assert "7 values of commit in 8 runs" in output
+    assert "between d and m" in output
     assert "Did you mean 'commit'?" in accelbench("history", "--by", "comit", cwd=tmp_path, code=2).stderr
 
 
 # The plot
 
 
-def drawn(found: list[Trend]) -> str:
-    return picture(history_document(found))
+def draw(all_of: list[Trend]) -> str:
+    return picture(history_document(all_of))
 
 
 def labels(svg: str) -> list[str]:
@@ -498,19 +502,19 @@ def test_a_plot_labels_changes_and_the_unit() -> None:
     runs = stepped()
     all_trends = trends(runs, LATENCY)
     assert all_trends[0].history.changes
-    written = labels(drawn(all_trends))
-    assert "gemm(m=64,n=64,k=64)/float32/eager@torch:cpu" in written
-    assert "latency_s over time (less is better)" in written
-    assert {"ms", "1.10×"} <= set(written)
-    steady = labels(drawn(trends(runs[:8], LATENCY)))
+    texts = labels(draw(all_trends))
+    assert "gemm(m=64,n=64,k=64)/float32/eager@torch:cpu" in texts
+    assert "latency_s over time (less is better)" in texts
+    assert {"ms", "1.10×"} <= set(texts)
+    steady = labels(draw(trends(runs[:8], LATENCY)))
     assert "1.10×" not in steady
 
 
 def test_a_plot_by_a_tag_names_its_values() -> None:
     long = "0123456789ab" + "c" * 28
-    written = labels(drawn(trends(commits("a", "b", f"{long}-dirty"), LATENCY, by="commit")))
-    assert "latency_s by commit (less is better)" in written
-    assert {"a", "b", "0123456789ab-dirty"} <= set(written)
+    texts = labels(draw(trends(commits("a", "b", f"{long}-dirty"), LATENCY, by="commit")))
+    assert "latency_s by commit (less is better)" in texts
+    assert {"a", "b", "0123456789ab-dirty"} <= set(texts)
 
 
 def many(count: int) -> list[Run]:
@@ -533,25 +537,25 @@ def many(count: int) -> list[Run]:
 def test_a_plot_of_more_than_twenty_cases_shows_those_that_changed_most_and_says_so() -> None:
     all_trends = trends(many(23), LATENCY)
     assert [largest_change.case for largest_change in largest_changes(all_trends)] == [
-        each.case for each in reversed(all_trends[3:])
+        trend.case for trend in reversed(all_trends[3:])
     ]
     assert any(
         "20 of 23 cases, the biggest changes first" in label.replace("\n", " ")
-        for label in labels(drawn(all_trends))
+        for label in labels(draw(all_trends))
     )
     assert largest_changes(all_trends[:20]) == all_trends[:20]
 
 
-@pytest.mark.parametrize(("minutes", "named"), [(60 * 24, False), (1, True)])
-def test_crowded_runs_are_drawn_at_equal_distances(minutes: int, named: bool) -> None:
+@pytest.mark.parametrize(("minutes", "has_names"), [(60 * 24, False), (1, True)])
+def test_crowded_runs_are_drawn_at_equal_distances(minutes: int, has_names: bool) -> None:
     """Eight runs on one day and eight a year later would be two dots."""
-    begun = datetime(2026, 1, 1, tzinfo=UTC)
-    times = [begun + timedelta(days=365 * (i // 8) * named, minutes=minutes * i) for i in range(16)]
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    times = [start + timedelta(days=365 * (i // 8) * has_names, minutes=minutes * i) for i in range(16)]
     runs = [
         a_run(run.records, id=run.info.id, started=time.isoformat())
         for run, time in zip(stepped(), times, strict=True)
     ]
-    assert ("2027-01-01" in labels(drawn(trends(runs, LATENCY)))) == named
+    assert ("2027-01-01" in labels(draw(trends(runs, LATENCY)))) == has_names
 
 
 def test_equal_heights_of_sparklines_are_equal_ratios() -> None:
@@ -560,24 +564,24 @@ def test_equal_heights_of_sparklines_are_equal_ratios() -> None:
         numbered_run(i, [*some_rounds(1e-3, case=flat), *some_rounds(1e-3 * 2 ** (i / 7), case=doubling)])
         for i in range(8)
     ]
-    shown = rendered(history_document(trends(runs, LATENCY)))
-    assert "▁▁▁▁▁▁▁▁ " in shown
-    assert "▁▂▃▄▅▆▇█ " in shown
-    assert "sparklines share one logarithmic scale: from ▁ to █ it is 2.00×" in shown
+    output = rendered(history_document(trends(runs, LATENCY)))
+    assert "▁▁▁▁▁▁▁▁ " in output
+    assert "▁▂▃▄▅▆▇█ " in output
+    assert "sparklines share one logarithmic scale: from ▁ to █ it is 2.00×" in output
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("name", [each.name for each in METRICS])
+@pytest.mark.parametrize("name", [metric.name for metric in METRICS])
 def test_every_metric_can_be_plotted(name: str) -> None:
-    assert drawn(trends(stepped()[6:10], metric_named(name)))
+    assert draw(trends(stepped()[6:10], metric_named(name)))
 
 
 @pytest.mark.real
 @pytest.mark.parametrize("started", ["2026-01-01T00:00:00", "2026-01-01", "yesterday", ""])
 def test_runs_at_one_time_or_at_none_can_be_plotted(started: str) -> None:
     runs = [a_run(id=f"run{number}", started=started) for number in range(3)]
-    for found in (trends(runs, LATENCY), trends(runs[:1], LATENCY), []):
-        assert drawn(found) == drawn(found)
+    for trend_list in (trends(runs, LATENCY), trends(runs[:1], LATENCY), []):
+        assert draw(trend_list) == draw(trend_list)
 
 
 @pytest.mark.parametrize("text_", [r"$\frac{$", "\x1b[31m", "<script>", "a\nb", "\u202e", "数字 😀"])
@@ -588,22 +592,22 @@ def test_no_name_acts_in_a_plot_or_text(text_: str) -> None:
     ]
     all_trends = trends(runs, LATENCY, by="t")
     assert all_trends
-    ET.fromstring(drawn(all_trends))
+    ET.fromstring(draw(all_trends))
     assert "\x1b" not in rendered(history_document(all_trends))
     assert len(rendered(history_document(all_trends)).splitlines()) == 6  # answer, title, sparkline, notes
 
 
 def test_a_plot_spanning_decades_has_a_logarithmic_axis() -> None:
     all_trends = trends([a_run_at(i, 10.0 ** (i - 6)) for i in range(6)], LATENCY)
-    assert {"0.01", "1", "100"} <= set(labels(drawn(all_trends)))
+    assert {"0.01", "1", "100"} <= set(labels(draw(all_trends)))
 
 
 @pytest.mark.real
 def test_the_program_plots_by_the_ending_or_the_format(tmp_path: Path) -> None:
     for run in many(21):
         store.store_run(tmp_path / "results", run)
-    done = accelbench("history", "-o", "found.png", cwd=tmp_path)
+    process = accelbench("history", "-o", "found.png", cwd=tmp_path)
     assert (tmp_path / "found.png").read_bytes().startswith(b"\x89PNG")
-    assert "the 20 of 21 cases that changed most" in done.stderr
+    assert "the 20 of 21 cases that changed most" in process.stderr
     accelbench("history", "m=1)", "--format", "svg", cwd=tmp_path)
     assert ET.parse(tmp_path / "results/history.svg").getroot().tag.endswith("svg")

@@ -50,7 +50,7 @@ def test_every_framework_gives_the_operation_and_its_gradients(tmp_path: Path) -
     for framework in ("torch", "tensorflow", "jax"):
         pytest.importorskip(framework)
     typed(tmp_path, OPERATION, RIGHT, GRADIENTS)
-    named = [word.replace("group_norm", "group_norm,group_norm_backward") for word in ALL]
+    words = [word.replace("group_norm", "group_norm,group_norm_backward") for word in ALL]
     assert [word.replace("group_norm", "group_norm_backward") for word in ALL] == BACKWARD
-    accelbench(*named, *ONCE, cwd=tmp_path, ACCELBENCH_WORKLOADS="mine", **BRIEFLY)
+    accelbench(*words, *ONCE, cwd=tmp_path, ACCELBENCH_WORKLOADS="mine", **BRIEFLY)
     assert [row["status"] for row in rows(tmp_path)] == ["ok"] * 6

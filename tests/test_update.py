@@ -117,7 +117,7 @@ def test_an_update_that_does_not_read_its_gradients_is_noticed() -> None:
     pytest.importorskip("torch")
     work = small("sgd")
     backend, session, runner = opened("torch", work)
-    step, own = runner.compiled, runner.program.inputs
-    runner.compiled = lambda *_: step(*own)
+    step, inputs = runner.compiled, runner.program.inputs
+    runner.compiled = lambda *_: step(*inputs)
     with pytest.raises(WrongResult, match="weight does not depend on its gradient"):
         check_update(backend, work, a_case(), runner, session)

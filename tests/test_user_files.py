@@ -75,41 +75,41 @@ def write(folder: Path, **files: str) -> Path:
 
 
 @pytest.mark.real
-@pytest.mark.parametrize(("source", "told"), MISTAKES.values(), ids=MISTAKES)
-def test_a_mistake_is_reported_with_its_file_and_line(tmp_path: Path, source: str, told: str) -> None:
+@pytest.mark.parametrize(("source", "message"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_is_reported_with_its_file_and_line(tmp_path: Path, source: str, message: str) -> None:
     write(tmp_path, bad=source)
-    done = accelbench("run", "-b", "fake", "-w", "bad", cwd=tmp_path, code=2, ACCELBENCH_WORKLOADS="mine")
-    assert told in done.stderr
-    assert f"hint: {page('workloads')} says" in done.stderr
-    assert "\x1b" not in done.stderr
+    process = accelbench("run", "-b", "fake", "-w", "bad", cwd=tmp_path, code=2, ACCELBENCH_WORKLOADS="mine")
+    assert message in process.stderr
+    assert f"hint: {page('workloads')} says" in process.stderr
+    assert "\x1b" not in process.stderr
 
 
 def test_a_mistake_costs_no_other_workload(tmp_path: Path) -> None:
     write(tmp_path, bad="y = (\n", worse="import os\nos._exit(3)\n", good=GOOD)
     arguments = ("run", "-b", "fake", "-w", "good,gemm", "--quick", "--rounds", "1")
-    done = accelbench(*arguments, cwd=tmp_path, ACCELBENCH_WORKLOADS="mine")
-    assert "warning: mine/bad.py, line 1: SyntaxError" in done.stderr
-    assert "warning: mine/worse.py: it ended the process that imported it: exit code 3" in done.stderr
+    process = accelbench(*arguments, cwd=tmp_path, ACCELBENCH_WORKLOADS="mine")
+    assert "warning: mine/bad.py, line 1: SyntaxError" in process.stderr
+    assert "warning: mine/worse.py: it ended the process that imported it: exit code 3" in process.stderr
     assert {row["workload"] for row in rows(tmp_path)} == {"good", "gemm"}
 
 
 def test_a_list_has_the_importable_workloads_and_warns_of_the_others(tmp_path: Path) -> None:
     write(tmp_path, bad="y = (\n", good=GOOD)
     arguments = ("list", "workloads", "--format", "json")
-    done = accelbench(*arguments, cwd=tmp_path, ACCELBENCH_WORKLOADS="mine")
-    listed = {row["workload"]: row for row in json.loads(done.stdout)}
+    process = accelbench(*arguments, cwd=tmp_path, ACCELBENCH_WORKLOADS="mine")
+    listed = {row["workload"]: row for row in json.loads(process.stdout)}
     assert "bad" not in listed
     assert listed["good"]["summary"] == "a product"
     assert listed["good"]["parameters"] == "m=1024 n=1024 k=1024 transpose_a=false transpose_b=false"
-    assert done.stderr.count("warning:") == 1
+    assert process.stderr.count("warning:") == 1
 
 
 def test_missing_folders_and_unused_names_are_warned_about(tmp_path: Path) -> None:
     write(tmp_path, gemm=GOOD, steps=GOOD)
-    done = accelbench("list", "workloads", cwd=tmp_path, ACCELBENCH_WORKLOADS="mine:absent")
-    assert "warning: absent: there is no such folder" in done.stderr
-    assert "warning: mine/gemm.py: gemm is not used, since accelbench has one of that name" in done.stderr
-    assert "warning: mine/steps.py: steps is not used" in done.stderr
+    process = accelbench("list", "workloads", cwd=tmp_path, ACCELBENCH_WORKLOADS="mine:absent")
+    assert "warning: absent: there is no such folder" in process.stderr
+    assert "warning: mine/gemm.py: gemm is not used, since accelbench has one of that name" in process.stderr
+    assert "warning: mine/steps.py: steps is not used" in process.stderr
 
 
 @pytest.mark.real
@@ -118,15 +118,17 @@ def test_a_file_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(tmp_path)
     code = UserCode(workloads=(str(tmp_path / "mine"),), python_path=())
     process = user_files.UserFilesProcess(code, timeout_s=1)
-    found = {}
+    workloads_of_file = {}
     for name in ("hangs", "good"):
         file = tmp_path / "mine" / f"{name}.py"
-        found[name] = user_files.described_workloads(file, f"benchbench.workloads.{name}", process)
+        workloads_of_file[name] = user_files.described_workloads(
+            file, f"benchbench.workloads.{name}", process
+        )
     process.close()
-    workloads, mistakes = found["hangs"]
+    workloads, mistakes = workloads_of_file["hangs"]
     assert workloads == []
-    assert [each.text for each in mistakes] == ["mine/hangs.py: it takes more than 1 s"]
-    assert [each.name for each in found["good"][0]] == ["good"]
+    assert [mistake.text for mistake in mistakes] == ["mine/hangs.py: it takes more than 1 s"]
+    assert [workload.name for workload in workloads_of_file["good"][0]] == ["good"]
     assert processes_in(tmp_path) == [str(os.getpid())]
 
 
@@ -147,14 +149,14 @@ def test_a_file_that_hangs_is_not_waited_for_twice_until_it_changes(
     code = UserCode(workloads=(str(tmp_path / "mine"),), python_path=())
     process = user_files.UserFilesProcess(code, timeout_s=1)
 
-    def told() -> str:
+    def message() -> str:
         (mistake,) = user_files.described_workloads(file, "benchbench.workloads.hangs", process)[1]
         return mistake.text
 
-    assert "takes more than 1 s" in told()
-    assert user_files.NOT_AGAIN in told()
+    assert "takes more than 1 s" in message()
+    assert user_files.NOT_AGAIN in message()
     file.write_text("x = (\n")
-    assert "SyntaxError" in told()
+    assert "SyntaxError" in message()
     process.close()
 
 
@@ -166,9 +168,9 @@ def test_the_page_tells_the_limit_that_is_kept() -> None:
 def test_an_impossible_size_of_a_users_workload_is_an_error_of_usage(tmp_path: Path) -> None:
     write(tmp_path, good=GOOD)
     arguments = ("run", "-b", "fake", "-w", "good", "-p", "m=0")
-    done = accelbench(*arguments, cwd=tmp_path, code=2, ACCELBENCH_WORKLOADS="mine")
-    assert "error: good: m=0 must be at least 1." in done.stderr
-    assert "hint: accelbench list workloads shows the parameters of good" in done.stderr
+    process = accelbench(*arguments, cwd=tmp_path, code=2, ACCELBENCH_WORKLOADS="mine")
+    assert "error: good: m=0 must be at least 1." in process.stderr
+    assert "hint: accelbench list workloads shows the parameters of good" in process.stderr
 
 
 @pytest.mark.real
@@ -177,8 +179,8 @@ def test_a_suite_of_a_broken_workload_takes_no_other_from_the_list(tmp_path: Pat
     (tmp_path / "suites").mkdir()
     (tmp_path / "suites" / "own.toml").write_text('description = "d"\n[[cases]]\nworkload = "bad"\n')
     arguments = ("list", "suites", "--format", "json")
-    done = accelbench(*arguments, cwd=tmp_path, ACCELBENCH_WORKLOADS="mine")
-    listed = {row["suite"]: row["description"] for row in json.loads(done.stdout)}
+    process = accelbench(*arguments, cwd=tmp_path, ACCELBENCH_WORKLOADS="mine")
+    listed = {row["suite"]: row["description"] for row in json.loads(process.stdout)}
     assert "quick" in listed
     assert listed["own"].startswith(
         "not usable: suites/own.toml, cases 1: mine/bad.py, line 1: SyntaxError: "
@@ -192,8 +194,8 @@ def test_a_narrow_terminal_shows_the_whole_of_what_is_wrong_with_a_suite(
     (tmp_path / "suites").mkdir()
     (tmp_path / "suites" / "own.toml").write_text('description = "d"\n[[cases]]\nworkload = "nosuch"\n')
     monkeypatch.chdir(tmp_path)
-    shown = " ".join(Terminal(80).render(suites_document(tmp_path)).split())
-    assert "not usable: suites/own.toml, cases 1: No workload named 'nosuch'." in shown
+    output = " ".join(Terminal(80).render(suites_document(tmp_path)).split())
+    assert "not usable: suites/own.toml, cases 1: No workload named 'nosuch'." in output
 
 
 def test_a_file_that_is_mended_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,9 +205,9 @@ def test_a_file_that_is_mended_is_read_again(tmp_path: Path, monkeypatch: pytest
         workload_named("good")
     write(tmp_path, good=GOOD)
     assert workload_named("good").fields() == Gemm.fields()
-    own, shipped = workload_at("good", {"m": 2, "n": 3, "k": 4}), Gemm(2, 3, 4)
-    assert own.params == shipped.params
-    assert own.cost(Dtype.FLOAT16) == shipped.cost(Dtype.FLOAT16)
+    users, shipped = workload_at("good", {"m": 2, "n": 3, "k": 4}), Gemm(2, 3, 4)
+    assert users.params == shipped.params
+    assert users.cost(Dtype.FLOAT16) == shipped.cost(Dtype.FLOAT16)
     assert "benchbench.workloads.good" not in sys.modules
 
 
@@ -303,10 +305,10 @@ NOT_EXECUTING = (
 def test_only_commands_that_the_page_lists_execute_a_repositorys_code(
     cloned: Path, command: tuple[str, ...]
 ) -> None:
-    done = tried(*command, cwd=cloned)
-    left = {name for name in ("workload", "source") if (cloned.parent / name).exists()}
-    assert left == ({"workload", "source"} if command in EXECUTING else set()), done.stderr
-    assert done.returncode == 0 or command in EXECUTING, done.stderr
+    process = tried(*command, cwd=cloned)
+    traces = {name for name in ("workload", "source") if (cloned.parent / name).exists()}
+    assert traces == ({"workload", "source"} if command in EXECUTING else set()), process.stderr
+    assert process.returncode == 0 or command in EXECUTING, process.stderr
 
 
 def tried(*command: str, cwd: Path, **more: str) -> subprocess.CompletedProcess[str]:

@@ -74,9 +74,9 @@ def of_text(tmp_path: Path, text: str, attribute: str = "") -> dict[str, Any]:
 def test_a_file_without_a_model_or_inputs_is_a_mistake_with_a_hint(
     tmp_path: Path, text: str, mistake: str, hint: str
 ) -> None:
-    found = of_text(tmp_path, text)
-    assert mistake in found["mistake"]
-    assert hint in found["hint"]
+    description = of_text(tmp_path, text)
+    assert mistake in description["mistake"]
+    assert hint in description["hint"]
 
 
 @pytest.mark.parametrize(
@@ -88,17 +88,21 @@ def test_a_file_without_a_model_or_inputs_is_a_mistake_with_a_hint(
     ids=["part", "instance"],
 )
 def test_the_model_is_the_only_one_that_no_class_uses(tmp_path: Path, text: str, attribute: str) -> None:
-    found = of_text(tmp_path, BODY + text + INPUTS)
-    assert (found.get("mistake", ""), found["attribute"], found["is_default"]) == ("", attribute, True)
+    description = of_text(tmp_path, BODY + text + INPUTS)
+    assert (description.get("mistake", ""), description["attribute"], description["is_default"]) == (
+        "",
+        attribute,
+        True,
+    )
 
 
 def test_an_error_has_its_line_and_what_caused_it(tmp_path: Path) -> None:
     text = "try:\n    import no_such_package\nexcept ImportError as error:\n    raise RuntimeError('x')"
-    found = of_text(tmp_path, f"{text} from error\n")
-    assert found["mistake"] == (
+    description = of_text(tmp_path, f"{text} from error\n")
+    assert description["mistake"] == (
         "RuntimeError: x; caused by ModuleNotFoundError: No module named 'no_such_package'"
     )
-    assert found["line"] == 4
+    assert description["line"] == 4
 
 
 @pytest.mark.parametrize(
@@ -119,10 +123,10 @@ def test_an_error_has_its_line_and_what_caused_it(tmp_path: Path) -> None:
 def test_a_class_a_function_and_an_object_are_models_and_their_parameters_sizes(
     tmp_path: Path, text: str, sizes: dict[str, Any]
 ) -> None:
-    found = of_text(tmp_path, BODY + text)
-    assert found["sizes"] == sizes
-    assert found["is_default"]
-    assert found["graph"]["parameters"] == 20
+    description = of_text(tmp_path, BODY + text)
+    assert description["sizes"] == sizes
+    assert description["is_default"]
+    assert description["graph"]["parameters"] == 20
 
 
 def test_a_file_that_starts_threads_is_not_imported_where_processes_are_forked(tmp_path: Path) -> None:
@@ -141,7 +145,7 @@ def anew() -> None:
 
 def forget() -> None:
     torch_module.load.cache_clear()
-    for name in [each for each in sys.modules if each.startswith("accelbench_own_mine")]:
+    for name in [module for module in sys.modules if module.startswith("accelbench_own_mine")]:
         del sys.modules[name]
 
 
@@ -199,8 +203,8 @@ def test_the_line_of_code_that_uses_an_engine_runs_and_gives_the_same(
         names: dict[str, Any] = {"torch": torch, "onnxruntime": onnxruntime, "model": model, "inputs": inputs}
         exec(code, names)
         if session := names.get("session"):
-            (found,) = session.run(None, {session.get_inputs()[0].name: inputs[0].numpy()})
-            assert torch.allclose(torch.from_numpy(found), expected, atol=1e-6)
+            (output,) = session.run(None, {session.get_inputs()[0].name: inputs[0].numpy()})
+            assert torch.allclose(torch.from_numpy(output), expected, atol=1e-6)
         else:
             assert torch.equal(names["model"](*inputs).detach(), expected)
     assert {*Torch.model_modes, *Torch.model_only_modes} <= set(Torch.model_code)
@@ -223,21 +227,21 @@ def test_a_package_compiled_ahead_of_time_is_loaded_by_each_process(
         program = Torch().program(session, model, model.arrays(Draw(Dtype.FLOAT32)))
         if not number:
             session.export(program.step, program.inputs)
-        found = session.compile(program.step, 0)(*program.inputs)
-        assert torch.allclose(found, program.step(*program.inputs), atol=1e-6)
+        output = session.compile(program.step, 0)(*program.inputs)
+        assert torch.allclose(output, program.step(*program.inputs), atol=1e-6)
         assert not session.notes
     assert len([*(tmp_path / "kept").iterdir()]) == 1
     # The line to type does the same.
     module, inputs = model.module(model.arrays(Draw(Dtype.FLOAT32)), "cpu", torch.float32), program.inputs
     names: dict[str, Any] = {"torch": torch, "model": module, "inputs": inputs}
     exec(Torch.model_code["aoti"], names)
-    assert torch.allclose(names["model"](*inputs), found, atol=1e-6)
+    assert torch.allclose(names["model"](*inputs), output, atol=1e-6)
 
 
 def test_only_a_user_s_model_has_the_mode_channels_last(tmp_path: Path) -> None:
     options = ("-b", "torch", "-w", "relu", "--mode", "channels_last", "--dry-run", "--format", "json")
-    shown = accelbench("run", *options, cwd=tmp_path, code=3).stdout
-    assert "channels_last is a mode for user models only" in shown
+    output = accelbench("run", *options, cwd=tmp_path, code=3).stdout
+    assert "channels_last is a mode for user models only" in output
 
 
 def test_file_that_ends_its_process_or_never_returns_is_a_usage_error(tmp_path: Path) -> None:

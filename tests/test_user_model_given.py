@@ -33,10 +33,10 @@ IDS, MASK = np.arange(12).reshape(3, 4), np.ones((3, 4), np.int64)
 OWN_INPUTS: dict[str, AnyArray] = {"ids": np.zeros((3, 7), np.int64), "mask": np.zeros((3, 7), np.int64)}
 
 
-def with_inputs(spec: ModelSpec, folder: Path, *unnamed: AnyArray, **named: AnyArray) -> ModelSpec:
+def with_inputs(spec: ModelSpec, folder: Path, *unnamed: AnyArray, **by_name: AnyArray) -> ModelSpec:
     file = folder / f"given{len([*folder.iterdir()])}.npz"
     save: Any = np.savez
-    save(file, *unnamed, **named)
+    save(file, *unnamed, **by_name)
     return dataclasses.replace(spec, input=str(file))
 
 
@@ -46,12 +46,17 @@ def a_spec() -> ModelSpec:
 
 def test_arrays_are_found_by_name_by_place_and_by_the_names_of_the_models_arguments(tmp_path: Path) -> None:
     by_place = {"0": OWN_INPUTS["ids"], "1": OWN_INPUTS["mask"]}
-    named = with_inputs(a_spec(), tmp_path, mask=MASK, ids=IDS)
+    by_argument = with_inputs(a_spec(), tmp_path, mask=MASK, ids=IDS)
     unnamed = with_inputs(a_spec(), tmp_path, IDS, MASK)
-    for spec, own in ((named, OWN_INPUTS), (unnamed, OWN_INPUTS), (named, by_place), (unnamed, by_place)):
-        found = input_file.arrays_for(spec, own, ("ids", "mask", "more"), {"batch": 3})
-        assert list(found) == list(own)
-        assert [each.tolist() for each in found.values()] == [IDS.tolist(), MASK.tolist()]
+    for spec, names in (
+        (by_argument, OWN_INPUTS),
+        (unnamed, OWN_INPUTS),
+        (by_argument, by_place),
+        (unnamed, by_place),
+    ):
+        arrays = input_file.arrays_for(spec, names, ("ids", "mask", "more"), {"batch": 3})
+        assert list(arrays) == list(names)
+        assert [array.tolist() for array in arrays.values()] == [IDS.tolist(), MASK.tolist()]
     single = with_inputs(a_spec(), tmp_path, anything=IDS.astype(np.int16))
     (found_alone,) = input_file.arrays_for(single, {"": OWN_INPUTS["ids"]}, (), {}).values()
     assert found_alone.dtype == np.int64
@@ -61,8 +66,8 @@ def test_fewer_samples_are_the_first_and_more_have_the_same_elements(tmp_path: P
     spec = with_inputs(a_spec(), tmp_path, ids=IDS, mask=MASK)
 
     def of(batch: int) -> AnyArray:
-        own = {name: np.zeros((batch, 7), np.int64) for name in OWN_INPUTS}
-        return input_file.arrays_for(spec, own, (), {"batch": batch})["ids"]
+        model_inputs = {name: np.zeros((batch, 7), np.int64) for name in OWN_INPUTS}
+        return input_file.arrays_for(spec, model_inputs, (), {"batch": batch})["ids"]
 
     assert of(2).tolist() == IDS[:2].tolist()
     assert of(8)[:3].tolist() == IDS.tolist()
@@ -73,7 +78,7 @@ def test_fewer_samples_are_the_first_and_more_have_the_same_elements(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    "given",
+    "arrays",
     [
         {"ids": IDS},
         {"ids": IDS, "masks": MASK},
@@ -87,8 +92,10 @@ def test_fewer_samples_are_the_first_and_more_have_the_same_elements(tmp_path: P
         {},
     ],
 )
-def test_arrays_that_do_not_fit_are_a_mistake_with_a_hint(tmp_path: Path, given: dict[str, AnyArray]) -> None:
-    spec = with_inputs(a_spec(), tmp_path, **given)
+def test_arrays_that_do_not_fit_are_a_mistake_with_a_hint(
+    tmp_path: Path, arrays: dict[str, AnyArray]
+) -> None:
+    spec = with_inputs(a_spec(), tmp_path, **arrays)
     with pytest.raises(ModelMistake) as mistake:
         input_file.arrays_for(spec, OWN_INPUTS, ("ids", "mask"), {"batch": 3})
     assert mistake.value.hint
@@ -101,10 +108,10 @@ def test_a_file_without_arrays_is_a_mistake(tmp_path: Path) -> None:
 
 
 def test_other_elements_have_another_digest_and_the_order_of_arrays_does_not_matter(tmp_path: Path) -> None:
-    one = with_inputs(a_spec(), tmp_path, ids=IDS, mask=MASK)
+    original = with_inputs(a_spec(), tmp_path, ids=IDS, mask=MASK)
     turned = with_inputs(a_spec(), tmp_path, mask=MASK, ids=IDS)
-    other = with_inputs(a_spec(), tmp_path, ids=IDS + 1, mask=MASK)
-    assert input_file.digest(one) == input_file.digest(turned) != input_file.digest(other)
+    changed = with_inputs(a_spec(), tmp_path, ids=IDS + 1, mask=MASK)
+    assert input_file.digest(original) == input_file.digest(turned) != input_file.digest(changed)
 
 
 def test_options_of_models_are_refused_without_one_and_a_file_must_be_there(tmp_path: Path) -> None:
@@ -132,20 +139,20 @@ def test_a_torch_module_computes_with_the_first_inputs_and_others_are_these_shuf
     pytest.importorskip("torch")
     spec = parse_spec("convolutions.py", str(MODEL_FOLDER))
     images = np.random.default_rng(0).standard_normal((3, 3, 17, 17))
-    given = with_inputs(spec, tmp_path, images)
-    facts = the_sizes(given)
+    with_file = with_inputs(spec, tmp_path, images)
+    facts = the_sizes(with_file)
     assert facts["sizes"] == {"batch": 3, "width": 8}
-    assert facts["graph"]["digest"] == f"{the_graph_alone(given)}+inputs-{input_file.digest(given)}"
-    model = model_workload(given, facts["sizes"])
+    assert facts["graph"]["digest"] == f"{the_graph_alone(with_file)}+inputs-{input_file.digest(with_file)}"
+    model = model_workload(with_file, facts["sizes"])
     (first,) = model.input_arrays(Draw(Dtype.FLOAT64)).values()
     (second,) = model.input_arrays(Draw(Dtype.FLOAT64, renewed=lambda _: 1)).values()
     assert np.array_equal(first, images.astype(np.float32))
     assert not np.array_equal(first, second)
     assert np.array_equal(np.sort(first, axis=None), np.sort(second, axis=None))
-    assert "fewer than batch=4" in describe_model(given, {"batch": 4})["mistake"]
-    assert describe_model(given, {"batch": 2})["graph"]["flops"] * 3 == facts["graph"]["flops"] * 2
+    assert "fewer than batch=4" in describe_model(with_file, {"batch": 4})["mistake"]
+    assert describe_model(with_file, {"batch": 2})["graph"]["flops"] * 3 == facts["graph"]["flops"] * 2
     weights = model.weights(Draw(Dtype.FLOAT32))  # calibrated on more samples than there are
-    assert all(np.isfinite(each).all() for each in weights.values())
+    assert all(np.isfinite(weight).all() for weight in weights.values())
 
 
 def the_graph_alone(spec: ModelSpec) -> str:
@@ -175,15 +182,18 @@ def test_weights_as_they_are_are_the_model_s_own(tmp_path: Path) -> None:
     spec = dataclasses.replace(parse_spec("convolutions.py", str(MODEL_FOLDER)), as_they_are=True)
     facts = the_sizes(spec)
     assert facts["graph"]["digest"].endswith("+as-they-are")
-    own = torch_module.tensors_of(torch_module.build(spec, facts["sizes"]))
+    parameters = torch_module.tensors_of(torch_module.build(spec, facts["sizes"]))
     model: Any = model_workload(spec, facts["sizes"])
     weights = model.weights(Draw(Dtype.FLOAT32))
     assert all(
-        np.array_equal(weights[f"weight:{name}"], each.numpy(force=True)) for name, each in own.items()
+        np.array_equal(weights[f"weight:{name}"], parameter.numpy(force=True))
+        for name, parameter in parameters.items()
     )
-    drawn: Any = model_workload(dataclasses.replace(spec, as_they_are=False), facts["sizes"])
+    random_model: Any = model_workload(dataclasses.replace(spec, as_they_are=False), facts["sizes"])
     changed = [
-        name for name, each in drawn.weights(Draw(Dtype.FLOAT32)).items() if (each != weights[name]).any()
+        name
+        for name, weight in random_model.weights(Draw(Dtype.FLOAT32)).items()
+        if (weight != weights[name]).any()
     ]
     assert len(changed) >= facts["graph"]["constants"] > 0
     assert model_reference(model, Dtype.FLOAT32).tolerance
@@ -195,12 +205,12 @@ def test_a_jax_function_takes_its_inputs_from_a_file_and_its_parameters_as_they_
     from benchbench.launch.user_models import with_kind
 
     plain = with_kind(parse_spec("jax_mlp.py", str(MODEL_FOLDER)))
-    given = np.random.default_rng(1).standard_normal((5, 12)).astype(np.float32)
-    spec = dataclasses.replace(with_inputs(plain, tmp_path, x=given), as_they_are=True)
+    samples = np.random.default_rng(1).standard_normal((5, 12)).astype(np.float32)
+    spec = dataclasses.replace(with_inputs(plain, tmp_path, x=samples), as_they_are=True)
     facts = the_sizes(spec)
     assert facts["sizes"]["batch"] == 5
     arrays = model_workload(spec, facts["sizes"]).arrays(Draw(Dtype.FLOAT32))
-    assert np.array_equal(arrays[INPUT], given)
+    assert np.array_equal(arrays[INPUT], samples)
     assert not arrays["weight:bias"].any()
 
 
@@ -212,14 +222,14 @@ def test_a_run_on_given_inputs_with_weights_as_they_are_is_verified_and_says_wha
     (tmp_path / "mine.py").write_text((MODEL_FOLDER / "bert_tiny.py").read_text())
     np.savez(tmp_path / "given.npz", np.arange(20).reshape(2, 10))
     options = ("-b", "torch", "--mode", "eager", "--brief", "--rounds", "1", "--threads", "1")
-    asked = ("mine.py", "--input", "given.npz", "--weights", "as-they-are")
-    accelbench("run", *asked, *options, cwd=tmp_path)
+    arguments = ("mine.py", "--input", "given.npz", "--weights", "as-they-are")
+    accelbench("run", *arguments, *options, cwd=tmp_path)
     (row,) = rows(tmp_path)
     assert row["params"] == {"batch": 2, "width": 32, "depth": 2}
     assert row["status"] == "ok"
     (run,) = (tmp_path / "results" / "runs").iterdir()
     (record,) = map(json.loads, (run / "records.jsonl").read_text().splitlines())
-    assert NoteKind.WEIGHTS_AS_THEY_ARE in {each["kind"] for each in record["outcome"]["notes"]}
+    assert NoteKind.WEIGHTS_AS_THEY_ARE in {note["kind"] for note in record["outcome"]["notes"]}
     assert record["outcome"]["workload_version"].endswith("+as-they-are")
 
 
@@ -230,7 +240,7 @@ def test_a_run_is_resumed_on_the_inputs_and_weights_that_it_was_begun_with(
     user_models.remember(parse_spec("mine.py", paths.working_folder()))
     settings = Settings(threads=1, input="given.npz", weights=Weights.AS_THEY_ARE)
     run = a_run(settings=settings, models={"mine": "mine.py"})
-    begun = with_models(MeasureOptions(), run)
-    assert (begun.model, begun.input, begun.weights) == (("mine.py",), "given.npz", "as-they-are")
+    options = with_models(MeasureOptions(), run)
+    assert (options.model, options.input, options.weights) == (("mine.py",), "given.npz", "as-they-are")
     with pytest.raises(UsageError, match=r"There is no file given\.npz"):
-        model_specs(begun)
+        model_specs(options)

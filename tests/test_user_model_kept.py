@@ -88,7 +88,7 @@ def test_a_comment_is_the_same_work_as_before_and_the_model_is_described_once(pl
     text = SMALL.replace("(4, 4)", "(\n            4, 4\n        )")
     (place / "small.py").write_text("# a comment\n" + text)
     notes = Notes()
-    found = benchbench.check(
+    check = benchbench.check(
         ab="rev:main",
         model="small.py",
         backends="torch",
@@ -99,8 +99,8 @@ def test_a_comment_is_the_same_work_as_before_and_the_model_is_described_once(pl
         confirm=False,
         observer=notes,
     )
-    assert Verdict.INCOMPARABLE not in [each.verdict for each in found.result.findings]
-    assert len({record.outcome.workload_version for record in found.run.records}) == 1  # type: ignore[union-attr]
+    assert Verdict.INCOMPARABLE not in [finding.verdict for finding in check.result.findings]
+    assert len({record.outcome.workload_version for record in check.run.records}) == 1  # type: ignore[union-attr]
     assert sum("verified against the model's own float64" in line for line in notes.lines) == 1
     assert not [line for line in notes.lines if "is not found by name" in line]
 
@@ -108,11 +108,11 @@ def test_a_comment_is_the_same_work_as_before_and_the_model_is_described_once(pl
 def compared(*arguments: str, cwd: Path) -> dict[str, Any]:
     """What a comparison of the first commit with the files as they are says of the one case."""
     sides = ("compare", "--ab", "rev:main", "mode=eager", "--model", "small.py")
-    done = command(*sides, *EAGER, "--rounds", "1", *arguments, "--format", "json", cwd=cwd)
-    (verdict,) = json.loads(done.stdout)["verdicts"]
+    process = command(*sides, *EAGER, "--rounds", "1", *arguments, "--format", "json", cwd=cwd)
+    (verdict,) = json.loads(process.stdout)["verdicts"]
     assert {json.loads(line)["outcome"]["status"] for line in records(cwd)} == {"ok"}
-    found: dict[str, Any] = verdict
-    return found
+    typed_verdict: dict[str, Any] = verdict
+    return typed_verdict
 
 
 def test_another_layer_is_compared_each_side_verified_against_its_own_float64(place: Path) -> None:
@@ -137,23 +137,23 @@ def test_another_default_is_that_of_one_side_unless_it_is_asked_for(place: Path)
 @pytest.mark.nightly
 def test_versions_that_give_other_arrays_are_refused_before_anything_is_measured(place: Path) -> None:
     (place / "small.py").write_text(SMALL.replace("nn.Linear(4, 4)", "nn.Linear(4, 5)"))
-    done = command("check", "--ab", "rev:main", "--model", "small.py", *EAGER, cwd=place, code=11)
-    assert "outputs float32[2,4] → float32[2,5]" in done.stderr
+    process = command("check", "--ab", "rev:main", "--model", "small.py", *EAGER, cwd=place, code=11)
+    assert "outputs float32[2,4] → float32[2,5]" in process.stderr
     assert not list(place.rglob("records.jsonl"))
 
 
 @pytest.mark.nightly
 def test_a_model_that_the_other_revision_has_not_yet_is_new_there(place: Path) -> None:
     (place / "later.py").write_text(SMALL)
-    done = command("check", "--ab", "rev:main", "--model", "later.py", *EAGER, cwd=place, code=3)
-    assert "later" in done.stderr
+    process = command("check", "--ab", "rev:main", "--model", "later.py", *EAGER, cwd=place, code=3)
+    assert "later" in process.stderr
 
 
 def test_a_revision_of_a_file_that_no_repository_has_says_so(place: Path, tmp_path: Path) -> None:
     (tmp_path / "small.py").write_text(SMALL)
     sides = ("--ab", "rev:main", "mode=eager", "--model", "small.py")
-    shown = command("compare", *sides, *EAGER, cwd=tmp_path, code=2).stderr
-    assert "rev:main needs small.py in a git repository" in shown
+    output = command("compare", *sides, *EAGER, cwd=tmp_path, code=2).stderr
+    assert "rev:main needs small.py in a git repository" in output
 
 
 @pytest.mark.nightly
@@ -174,8 +174,8 @@ def test_a_run_of_a_model_is_accepted_and_checked_against(place: Path) -> None:
     assert "has your model small" in unnamed
     assert "--model FILE.py" in unnamed
     (place / "small.py").write_text("# a comment\n" + SMALL)
-    found = benchbench.check(baseline="main", model="small.py", rounds=3, confirm=False)
-    assert Verdict.INCOMPARABLE not in [each.verdict for each in found.result.findings]
+    check = benchbench.check(baseline="main", model="small.py", rounds=3, confirm=False)
+    assert Verdict.INCOMPARABLE not in [finding.verdict for finding in check.result.findings]
     assert "small(batch=2)/float32/eager@torch:cpu" in command("history", cwd=place).stdout
 
 
@@ -202,10 +202,14 @@ def test_a_run_that_was_killed_in_its_second_round_is_finished_by_the_same_model
 def test_sizes_at_which_a_model_exits_or_hangs_have_a_status_and_the_others_are_measured(place: Path) -> None:
     sizes = ("-p", "batch=3,5,2", "--timeout", "15")
     command("run", "small.py", *EAGER, "--rounds", "1", *sizes, cwd=place, code=4)
-    found = {row["params"]["batch"]: (row["status"], row["message"]) for row in rows(place)}
-    assert {batch: status for batch, (status, _) in found.items()} == {2: "ok", 3: "failed", 5: "failed"}
-    assert "ended with exit code 7" in found[3][1]
-    assert "no answer after" in found[5][1]
+    status_by_batch = {row["params"]["batch"]: (row["status"], row["message"]) for row in rows(place)}
+    assert {batch: status for batch, (status, _) in status_by_batch.items()} == {
+        2: "ok",
+        3: "failed",
+        5: "failed",
+    }
+    assert "ended with exit code 7" in status_by_batch[3][1]
+    assert "no answer after" in status_by_batch[5][1]
 
 
 @pytest.mark.nightly  # the search itself is tested with the fake backend
@@ -221,18 +225,18 @@ def test_the_revision_that_made_a_model_slower_is_named(place: Path) -> None:
     commit(place, "three")
     (place / "lib" / "other.py").write_text("")
     commit(place, "four")
-    shown = command(
+    output = command(
         "bisect", "--rev", "HEAD~2..HEAD", "--model", "lib/net.py", *EAGER, "--no-profile", cwd=place
     ).stdout
-    assert "(three) is slower than" in shown
-    assert "confirmed beside it" in shown
+    assert "(three) is slower than" in output
+    assert "confirmed beside it" in output
 
 
 def test_a_file_that_changed_within_a_second_to_the_same_size_is_read_anew(tmp_path: Path) -> None:
     """What it imports, too: Python itself would take the bytecode that it kept."""
     text = "import torch\nimport beside\nfrom torch import nn\nmodel = nn.Linear(beside.WIDTH, {width})\n"
     inputs = "def inputs(): return torch.randn(1, beside.WIDTH)\n"
-    found = []
+    layers = []
     for width in (2, 3):
         (tmp_path / "beside.py").write_text(f"WIDTH = {width}\n")
         (tmp_path / "mine.py").write_text(text.format(width=width) + inputs)
@@ -240,11 +244,11 @@ def test_a_file_that_changed_within_a_second_to_the_same_size_is_read_anew(tmp_p
             os.utime(tmp_path / name, (1e9, 1e9))
         spec = parse_spec("mine.py", str(tmp_path))
         module = torch_module.build(spec, {})
-        found.append((module.in_features, module.out_features))
+        layers.append((module.in_features, module.out_features))
         torch_module.load.cache_clear()
         for name in ("beside", "accelbench_own_mine"):
             del sys.modules[name]
-    assert found == [(2, 2), (3, 3)]
+    assert layers == [(2, 2), (3, 3)]
 
 
 @pytest.mark.nightly
@@ -268,8 +272,10 @@ assert found["tolerance"] and not found["unverified"], found
     spec = parse_spec("convolutions.py", str(ROOT / "tests" / "user_models"))
     env: dict[str, Any] = {**os.environ, user_model.VARIABLE: user_model.as_text({"convolutions": spec})}
     env |= {"ACCELBENCH_DRAWN": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run(
+        [sys.executable, "-c", script], env=env, capture_output=True, text=True, cwd=ROOT
+    )
+    assert process.returncode == 0, process.stderr
 
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")

@@ -57,7 +57,7 @@ def test_the_imports_of_a_file_determine_the_kind_of_its_model(
 def test_the_kind_of_a_saved_model_is_known_by_its_name_or_version(tmp_path: Path) -> None:
     (tmp_path / "mine.keras").touch()
     assert with_kind(parse_spec("mine.keras", str(tmp_path))).kind == KERAS
-    assert [kind_of_version(f"{own}:12345678") for own in ("own", "own-keras", "own-jax")] == [
+    assert [kind_of_version(f"{kind}:12345678") for kind in ("own", "own-keras", "own-jax")] == [
         TORCH,
         KERAS,
         JAX,
@@ -111,17 +111,17 @@ def deviation(workload: ModelOperation, dtype: Dtype = Dtype.FLOAT32) -> Deviati
     backend = backend_of(workload)()
     session = backend.open("cpu", dtype, backend.modes[0], 1)
     program = backend.program(session, workload, workload.arrays(Draw(dtype)))
-    found = session.compile(program.step, 0)(*program.inputs)
+    output = session.compile(program.step, 0)(*program.inputs)
     reference = with_expected(workload, dtype, model_reference(workload, dtype))
-    elements = output_elements(workload, program, found, session)
+    elements = output_elements(workload, program, output, session)
     return output_deviation(workload, elements, reference.expected, reference.tolerance)
 
 
 def keras_mutants() -> dict[str, Callable[[Any], None]]:
     def epsilon(model: Any) -> None:
-        for each in model.layers:
-            if hasattr(each, "epsilon"):
-                each.epsilon *= 10
+        for layer in model.layers:
+            if hasattr(layer, "epsilon"):
+                layer.epsilon *= 10
 
     def bias(model: Any) -> None:
         first = model.layers[0].bias
@@ -134,8 +134,8 @@ def keras_mutants() -> dict[str, Callable[[Any], None]]:
         kernel.assign(values)
 
     def rounded(model: Any) -> None:
-        for each in model.weights:
-            each.assign(keras_model.as_array(each.value).astype(np.float16))
+        for weight in model.weights:
+            weight.assign(keras_model.as_array(weight.value).astype(np.float16))
 
     return {"epsilon": epsilon, "a bias": bias, "a row": row, "weights in 16 bits": rounded}
 
@@ -152,8 +152,10 @@ def test_a_keras_model_takes_its_inputs_from_a_file_and_its_weights_as_they_are(
     arrays = model.arrays(Draw(Dtype.FLOAT32))
     assert np.array_equal(arrays["input:"], images)
     weights = [array for name, array in arrays.items() if not model.is_input(name)]
-    drawn = [array for name, array in plain.arrays(Draw(Dtype.FLOAT32)).items() if not plain.is_input(name)]
-    assert sum(not array.any() for array in weights) > sum(not array.any() for array in drawn)
+    weights_drawn = [
+        array for name, array in plain.arrays(Draw(Dtype.FLOAT32)).items() if not plain.is_input(name)
+    ]
+    assert sum(not array.any() for array in weights) > sum(not array.any() for array in weights_drawn)
     assert deviation(model).ratio < 1
 
 
@@ -167,16 +169,16 @@ def test_a_right_keras_engine_is_well_within_and_every_wrong_one_beyond(
     wrong = {}
     for name, mutate in keras_mutants().items():
 
-        def changed(*given: Any, mutate: Callable[[Any], None] = mutate, **named: Any) -> Any:
-            made = right(*given, **named)
-            mutate(made)
-            return made
+        def changed(*arguments: Any, mutate: Callable[[Any], None] = mutate, **options: Any) -> Any:
+            model = right(*arguments, **options)
+            mutate(model)
+            return model
 
         with monkeypatch.context() as patch:
             patch.setattr(KerasInference, "model", changed)
             wrong[name] = deviation(model).ratio
     with monkeypatch.context() as patch:
-        patch.setattr(keras_model, "call", lambda made, given: made(given, training=True))
+        patch.setattr(keras_model, "call", lambda model, inputs: model(inputs, training=True))
         wrong["training"] = deviation(model).ratio
     assert min(wrong.values()) > 2, wrong
 
@@ -186,12 +188,12 @@ def test_a_right_keras_engine_is_well_within_and_every_wrong_one_beyond(
 def test_keras_s_reference_is_float64_and_its_weights_are_seen(tmp_path: Path) -> None:
     """Beside the same network in NumPy, in float64."""
     model = digits()
-    arrays = {name: each.astype(float) for name, each in model.arrays(Draw(Dtype.FLOAT32)).items()}
+    arrays = {name: array.astype(float) for name, array in model.arrays(Draw(Dtype.FLOAT32)).items()}
     images, *weights = arrays.values()
     assert relative_error(np.asarray(own_exact(model)), forward(images, weights)) < 1e-12
     tolerance = model_reference(model, Dtype.FLOAT32).tolerance
     assert weight_coverage(model, tolerance).faint_share < 0.1
-    assert not [name for name, each in arrays.items() if each.size > 1 and np.ptp(each) == 0]
+    assert not [name for name, array in arrays.items() if array.size > 1 and np.ptp(array) == 0]
 
 
 @pytest.mark.real
@@ -232,15 +234,15 @@ def model():
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras's, as torch saves
 def test_a_saved_keras_model_is_verified_with_the_weights_that_it_has(tmp_path: Path) -> None:
     keras = pytest.importorskip("keras")
-    made = runpy.run_path(str(MODEL_FOLDER / "keras_digits.py"))["model"](width=2)
-    first, *_, last = (keras_model.as_array(each.value) for each in made.trainable_weights)
-    made.trainable_weights[-1].assign(last + np.arange(10))
-    made.save(tmp_path / "digits.keras")
+    model_object = runpy.run_path(str(MODEL_FOLDER / "keras_digits.py"))["model"](width=2)
+    first, *_, last = (keras_model.as_array(weight.value) for weight in model_object.trainable_weights)
+    model_object.trainable_weights[-1].assign(last + np.arange(10))
+    model_object.save(tmp_path / "digits.keras")
     spec = with_kind(parse_spec("digits.keras", str(tmp_path)))
     model = KerasInference(spec, {**keras_model.load(spec).sizes, "batch": 2})
-    weights = [each for name, each in model.arrays(Draw(Dtype.FLOAT32)).items() if not model.is_input(name)]
+    weights = [array for name, array in model.arrays(Draw(Dtype.FLOAT32)).items() if not model.is_input(name)]
     assert np.array_equal(weights[0], first)
-    assert any(np.array_equal(each, last + np.arange(10)) for each in weights)
+    assert any(np.array_equal(weight, last + np.arange(10)) for weight in weights)
     assert 0 < deviation(model).ratio < 0.8
     assert keras.config.dtype_policy().name == "float32"
 
@@ -260,15 +262,15 @@ def test_a_saved_model_with_a_function_of_python_is_refused(tmp_path: Path) -> N
 def test_layers_that_say_their_dtype_because_they_were_saved_compute_in_the_one_asked_for() -> None:
     keras = pytest.importorskip("keras")
     pytest.importorskip("cloudpickle")
-    made = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, name="kept")])
-    with model_file("in_memory", made, lambda batch=2: np.ones((batch, 4), "float32"), {}) as file:
+    network = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, name="kept")])
+    with model_file("in_memory", network, lambda batch=2: np.ones((batch, 4), "float32"), {}) as file:
         spec = with_kind(parse_spec(file.name, str(file.parent)))
         model = KerasInference(spec, {**keras_model.load(spec).sizes})
         for dtype in ("float32", "bfloat16"):
             built = keras_model.build(spec, model.sizes, dtype)
-            assert [each.compute_dtype for each in built.layers] == [dtype]
-        weights = [each for name, each in model.make_weights().items() if "kernel" in name]
-        assert np.array_equal(weights[0], keras_model.as_array(made.layers[0].kernel.value))
+            assert [layer.compute_dtype for layer in built.layers] == [dtype]
+        weights = [weight for name, weight in model.make_weights().items() if "kernel" in name]
+        assert np.array_equal(weights[0], keras_model.as_array(network.layers[0].kernel.value))
 
 
 @pytest.mark.nightly
@@ -280,16 +282,18 @@ def test_jax_functions_that_live_in_memory_are_measured_with_the_parameters_that
     pytest.importorskip("cloudpickle")
     pytest.importorskip("jax")
     weight = np.arange(12, dtype=np.float32).reshape(4, 3)
-    given: Any = (lambda params, x: x @ params["weight"], {"weight": weight})
+    function: Any = (lambda params, x: x @ params["weight"], {"weight": weight})
     if library:
         nnx = pytest.importorskip("flax.nnx")
-        given = nnx.Linear(4, 3, use_bias=False, rngs=nnx.Rngs(0))
-        given.kernel[...] = weight
-    with model_file(f"in_memory_of_{library or 'jax'}", given, np.ones((2, 4), "float32"), {}) as file:
+        function = nnx.Linear(4, 3, use_bias=False, rngs=nnx.Rngs(0))
+        function.kernel[...] = weight
+    with model_file(f"in_memory_of_{library or 'jax'}", function, np.ones((2, 4), "float32"), {}) as file:
         model = JaxInference(with_kind(parse_spec(file.name, str(file.parent))), {})
         assert (model.graph["parameters"], model.graph["flops"]) == (12, 2 * 2 * 4 * 3)
-        kept = [each for name, each in model.arrays(Draw(Dtype.FLOAT32)).items() if not model.is_input(name)]
-        assert np.array_equal(kept[0], weight)
+        weights_kept = [
+            array for name, array in model.arrays(Draw(Dtype.FLOAT32)).items() if not model.is_input(name)
+        ]
+        assert np.array_equal(weights_kept[0], weight)
 
 
 def own_exact(model: ModelOperation) -> Any:
@@ -297,7 +301,7 @@ def own_exact(model: ModelOperation) -> Any:
 
 
 def forward(x: Any, weights: list[Any]) -> Any:
-    one, bias, two, bias2, gamma, beta, mean, variance, last, bias3 = weights
+    kernel1, bias, two, bias2, gamma, beta, mean, variance, last, bias3 = weights
 
     def convolved(x: Any, kernel: Any) -> Any:
         views = np.lib.stride_tricks.sliding_window_view(x, kernel.shape[:2], axis=(1, 2))
@@ -307,7 +311,7 @@ def forward(x: Any, weights: list[Any]) -> Any:
         rows, columns = x.shape[1] // 2, x.shape[2] // 2
         return x[:, : 2 * rows, : 2 * columns].reshape(len(x), rows, 2, columns, 2, -1).max((2, 4))
 
-    x = pooled(np.maximum(convolved(x, one) + bias, 0))
+    x = pooled(np.maximum(convolved(x, kernel1) + bias, 0))
     x = convolved(x, two) + bias2
     x = pooled(np.maximum(gamma * (x - mean) / np.sqrt(variance + 1e-3) + beta, 0))
     logits = x.reshape(len(x), -1) @ last + bias3
@@ -327,10 +331,10 @@ def test_a_right_jax_engine_is_well_within_and_every_wrong_one_beyond() -> None:
     def changed(name: str, change: Callable[[Any], Any]) -> float:
         mutated = {**arrays, name: change(arrays[name].copy())}
         leaves, inputs = model.tensors(mutated, lambda array: array)
-        found = {
-            each: jax_function.as_array(value) for each, value in model.outputs()(leaves, inputs).items()
+        outputs = {
+            output: jax_function.as_array(value) for output, value in model.outputs()(leaves, inputs).items()
         }
-        return deviation_of(model, found).ratio
+        return deviation_of(model, outputs).ratio
 
     def without_first(array: Any) -> Any:
         array[0] = 0
@@ -351,8 +355,8 @@ def test_a_right_jax_engine_is_well_within_and_every_wrong_one_beyond() -> None:
 def test_long_sums_of_jax_and_keras_may_be_added_up_in_turn() -> None:
     model = jax_model("jax_wide")
     assert deviation(model).ratio < 0.8
-    found = model.arrays(Draw(Dtype.FLOAT32))
-    x, weight = found["input:"], found["weight:weight"]
+    arrays = model.arrays(Draw(Dtype.FLOAT32))
+    x, weight = arrays["input:"], arrays["weight:weight"]
     sums = {
         "product": sequential_product(x, weight),
         "sum": sequential_product(x, np.ones((x.shape[1], 1), np.float32))[:, 0],
@@ -371,10 +375,10 @@ def test_long_sums_of_jax_and_keras_may_be_added_up_in_turn() -> None:
     assert deviation_of(layer, {"output": halves}).ratio > 2
 
 
-def deviation_of(workload: ModelOperation, found: Any) -> Deviation:
+def deviation_of(workload: ModelOperation, elements: Any) -> Deviation:
     """How far these outputs are from the reference in float32."""
     reference = with_expected(workload, Dtype.FLOAT32, model_reference(workload, Dtype.FLOAT32))
-    return output_deviation(workload, found, reference.expected, reference.tolerance)
+    return output_deviation(workload, elements, reference.expected, reference.tolerance)
 
 
 @pytest.mark.real
@@ -382,8 +386,8 @@ def deviation_of(workload: ModelOperation, found: Any) -> Deviation:
 def test_jax_s_reference_widens_what_the_function_narrows() -> None:
     """`normalised` asks for float32; beside the same formula in NumPy, in float64."""
     model = mlp()
-    arrays = {name: each.astype(float) for name, each in model.arrays(Draw(Dtype.FLOAT32)).items()}
-    weights = {name.removeprefix("weight:"): each for name, each in arrays.items()}
+    arrays = {name: array.astype(float) for name, array in model.arrays(Draw(Dtype.FLOAT32)).items()}
+    weights = {name.removeprefix("weight:"): array for name, array in arrays.items()}
     x = weights["input:"] @ weights["in"]
     for weight, bias in zip(weights["layers"], weights["bias"], strict=True):
         y = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
@@ -397,10 +401,10 @@ def test_jax_s_reference_widens_what_the_function_narrows() -> None:
 @pytest.mark.real
 def test_flops_and_digests_are_of_what_is_computed() -> None:
     model = mlp()
-    other = dataclasses.replace(model, sizes={**model.sizes, "depth": 4})
+    deeper = dataclasses.replace(model, sizes={**model.sizes, "depth": 4})
     assert model.graph["flops"] == 2 * 4 * (12 * 16 + 3 * 16 * 16)
-    assert other.graph["flops"] == 2 * 4 * (12 * 16 + 4 * 16 * 16)
-    assert model.work_version != other.work_version
+    assert deeper.graph["flops"] == 2 * 4 * (12 * 16 + 4 * 16 * 16)
+    assert model.work_version != deeper.work_version
     assert model.work_version.startswith("own-jax:")
 
 
@@ -436,14 +440,14 @@ def test_one_keras_model_runs_on_three_frameworks_with_the_same_weights(tmp_path
         pytest.importorskip(name)
     modes = ("-b", "tensorflow,torch,jax", "--mode", "function,eager,jit", "-p", "width=2")
     accelbench("run", str(MODEL_FOLDER / "keras_digits.py"), *modes, *ONCE, cwd=tmp_path)
-    found = {(row["backend"], row["mode"]): row for row in rows(tmp_path) if row["status"] == "ok"}
-    assert found.keys() == {
+    row_by_target = {(row["backend"], row["mode"]): row for row in rows(tmp_path) if row["status"] == "ok"}
+    assert row_by_target.keys() == {
         ("tensorflow", "function"),
         ("tensorflow", "eager"),
         ("torch", "eager"),
         ("jax", "jit"),
     }
-    assert all(0 < row["error_of_allowed"] < 0.8 for row in found.values())
+    assert all(0 < row["error_of_allowed"] < 0.8 for row in row_by_target.values())
 
 
 @pytest.mark.real

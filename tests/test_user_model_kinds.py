@@ -191,9 +191,9 @@ def test_stateful_model_whose_cache_overflows_is_unverified(tmp_path: Path) -> N
     run = accelbench("run", f"{tmp_path.name}.py", *engine, cwd=tmp_path, code=4)
     (row,) = rows(tmp_path)
     assert row["status"] == "unverified"
-    for shown in (row["message"], run.stderr):
-        assert "keeps state between calls" in shown
-        assert "IndexError" in shown
+    for text in (row["message"], run.stderr):
+        assert "keeps state between calls" in text
+        assert "IndexError" in text
 
 
 def test_model_with_its_own_float64_tensors_fails_with_advice(tmp_path: Path) -> None:

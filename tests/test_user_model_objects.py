@@ -55,10 +55,10 @@ def test_a_module_in_memory_is_measured_and_verified_at_each_size(tmp_path: Path
 
 def test_inputs_may_be_a_function_or_what_it_would_return() -> None:
     function = described_object(lambda batch=3: torch.randn(batch, 8))
-    given = described_object((torch.randn(3, 8),))
-    assert (function["sizes"], given["sizes"]) == ({"batch": 3}, {})
-    assert function["graph"]["flops"] == given["graph"]["flops"] == 2 * 3 * 8 * 8
-    assert function["graph"]["digest"] == given["graph"]["digest"]
+    inputs_given = described_object((torch.randn(3, 8),))
+    assert (function["sizes"], inputs_given["sizes"]) == ({"batch": 3}, {})
+    assert function["graph"]["flops"] == inputs_given["graph"]["flops"] == 2 * 3 * 8 * 8
+    assert function["graph"]["digest"] == inputs_given["graph"]["digest"]
 
 
 def test_a_loss_makes_a_training_step() -> None:

@@ -42,7 +42,7 @@ def the_graph() -> Any:
         helper.make_tensor_value_info(name, TensorProto.INT64, ["batch_size", "length"])
         for name in ("words", "mask")
     )
-    found = helper.make_tensor_value_info("hidden", TensorProto.FLOAT, ["batch_size", "length", WIDTH])
+    hidden = helper.make_tensor_value_info("hidden", TensorProto.FLOAT, ["batch_size", "length", WIDTH])
     likeliest = helper.make_tensor_value_info("likeliest", TensorProto.INT64, None)
     node = helper.make_node
     nodes = [
@@ -61,11 +61,11 @@ def the_graph() -> Any:
         numpy_helper.from_array(np.ones(WIDTH, np.float32), "scale"),
         numpy_helper.from_array(np.array([-1]), "last"),
     ]
-    graph = helper.make_graph(nodes, "main", [words, mask], [found, likeliest], weights)
+    graph = helper.make_graph(nodes, "main", [words, mask], [hidden, likeliest], weights)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
 
 
-def written(folder: Path, change: Change = lambda model: None, name: str = "mine.onnx") -> Path:
+def write_model(folder: Path, change: Change = lambda model: None, name: str = "mine.onnx") -> Path:
     model = the_graph()
     change(model)
     onnx.save(model, folder / name)
@@ -74,19 +74,19 @@ def written(folder: Path, change: Change = lambda model: None, name: str = "mine
 
 def operation(file: Path, **sizes: Any) -> OnnxInference:
     spec = parse_spec(file.name, str(file.parent))
-    found = model_workload(spec, {**model_workload(spec, {}).load().sizes, **sizes})
-    assert isinstance(found, OnnxInference)
-    return found
+    inference = model_workload(spec, {**model_workload(spec, {}).load().sizes, **sizes})
+    assert isinstance(inference, OnnxInference)
+    return inference
 
 
 def test_axes_without_a_number_are_parameters_and_the_first_is_the_batch(tmp_path: Path) -> None:
-    spec = parse_spec(written(tmp_path).name, str(tmp_path))
+    spec = parse_spec(write_model(tmp_path).name, str(tmp_path))
     assert spec.kind == ONNX
-    found = describe_model(spec, {"batch": 3, "length": 5})
-    assert found["sizes"] == {"batch": 1, "length": 1}
-    assert found["graph"]["parameters"] == WORDS * WIDTH + WIDTH * WIDTH + 2 * WIDTH
-    assert found["graph"]["flops"] == 2 * 3 * 5 * WIDTH * WIDTH
-    assert found["graph"]["dtype"] == "float32"
+    description = describe_model(spec, {"batch": 3, "length": 5})
+    assert description["sizes"] == {"batch": 1, "length": 1}
+    assert description["graph"]["parameters"] == WORDS * WIDTH + WIDTH * WIDTH + 2 * WIDTH
+    assert description["graph"]["flops"] == 2 * 3 * 5 * WIDTH * WIDTH
+    assert description["graph"]["dtype"] == "float32"
     assert operation(tmp_path / "mine.onnx", batch=3, length=5).output_shapes == {
         "hidden": (3, 5, WIDTH),
         "likeliest": (3, 5),
@@ -94,7 +94,7 @@ def test_axes_without_a_number_are_parameters_and_the_first_is_the_batch(tmp_pat
 
 
 def test_integers_are_rows_of_the_table_that_they_index_or_a_mask_that_hides_no_row(tmp_path: Path) -> None:
-    model = operation(written(tmp_path), batch=40, length=50)
+    model = operation(write_model(tmp_path), batch=40, length=50)
     inputs = model.make_inputs(0)
     assert {inputs["words"].min(), inputs["words"].max()} == {0, WORDS - 1}
     assert set(np.unique(inputs["mask"])) == {0, 1}
@@ -105,26 +105,26 @@ def test_integers_are_rows_of_the_table_that_they_index_or_a_mask_that_hides_no_
 def test_inputs_of_a_file_take_the_place_of_those_that_are_drawn(tmp_path: Path) -> None:
     words = np.arange(12, dtype=np.int32).reshape(3, 4)
     np.savez(tmp_path / "given.npz", mask=words > 0, words=words)
-    plain = parse_spec(written(tmp_path).name, str(tmp_path))
+    plain = parse_spec(write_model(tmp_path).name, str(tmp_path))
     spec = dataclasses.replace(plain, input=str(tmp_path / "given.npz"))
     assert "mask in given.npz contains booleans" in describe_model(spec, None)["mistake"]
     np.savez(tmp_path / "other.npz", mask=np.ones_like(words), words=words)
     spec = dataclasses.replace(plain, input=str(tmp_path / "other.npz"))
-    found = describe_model(spec, None)
-    assert found["sizes"] == {"batch": 3}
-    assert found["graph"]["flops"] == 2 * 3 * 4 * WIDTH * WIDTH
+    description = describe_model(spec, None)
+    assert description["sizes"] == {"batch": 3}
+    assert description["graph"]["flops"] == 2 * 3 * 4 * WIDTH * WIDTH
     model = model_workload(spec, {"batch": 3})
     assert isinstance(model, OnnxInference)
     assert model.make_inputs(0)["words"].tolist() == words.tolist()
-    other = model.make_inputs(1)["words"]
-    assert other.tolist() != words.tolist()
-    assert sorted(other.flat) == sorted(words.flat)
+    other_words = model.make_inputs(1)["words"]
+    assert other_words.tolist() != words.tolist()
+    assert sorted(other_words.flat) == sorted(words.flat)
 
 
 def test_only_another_computation_is_another_version(tmp_path: Path) -> None:
     def version(change: Change) -> str:
         spec = parse_spec(
-            written(tmp_path, change, f"{change.__name__.strip('<>')}.onnx").name, str(tmp_path)
+            write_model(tmp_path, change, f"{change.__name__.strip('<>')}.onnx").name, str(tmp_path)
         )
         return str(describe_model(spec, None)["graph"]["digest"])
 
@@ -157,13 +157,13 @@ def another_activation(model: Any) -> None:
 
 def weight_of(model: Any, name: str) -> Any:
     """The array of a weight, whose memory it is."""
-    found = next(each for each in model.graph.initializer if each.name == name)
-    array = np.frombuffer(found.raw_data, np.float32).reshape(list(found.dims)).copy()
+    initializer = next(tensor for tensor in model.graph.initializer if tensor.name == name)
+    array = np.frombuffer(initializer.raw_data, np.float32).reshape(list(initializer.dims)).copy()
 
     class Written(np.ndarray):  # writes back what is set
         def __setitem__(self, key: Any, value: Any) -> None:
             super().__setitem__(key, value)
-            found.raw_data = self.tobytes()
+            initializer.raw_data = self.tobytes()
 
     return array.view(Written)
 
@@ -172,9 +172,9 @@ def deviation(backend: Any, model: OnnxInference, computed: OnnxInference) -> De
     """How far an engine that computes one file is from the float64 of another."""
     session = backend().open("cpu", Dtype.FLOAT32, "graph", 1)
     program = backend().program(session, computed, computed.arrays(Draw(Dtype.FLOAT32)))
-    found = session.compile(program.step, 0)(*program.inputs)
+    outputs = session.compile(program.step, 0)(*program.inputs)
     reference = with_expected(model, Dtype.FLOAT32, model_reference(model, Dtype.FLOAT32))
-    elements = output_elements(computed, program, found, session)
+    elements = output_elements(computed, program, outputs, session)
     return output_deviation(computed, elements, reference.expected, reference.tolerance)
 
 
@@ -185,10 +185,10 @@ def test_right_engines_agree_with_onnx_s_float64_and_wrong_ones_do_not(
 ) -> None:
     pytest.importorskip(backend.distributions[0])
     monkeypatch.chdir(tmp_path)
-    model = operation(written(tmp_path), batch=2, length=6)
+    model = operation(write_model(tmp_path), batch=2, length=6)
     assert deviation(backend, model, model).ratio < 0.8
     for wrong in (forgotten_bias, forgotten_row, another_epsilon):
-        changed = operation(written(tmp_path, wrong, f"{wrong.__name__}.onnx"), batch=2, length=6)
+        changed = operation(write_model(tmp_path, wrong, f"{wrong.__name__}.onnx"), batch=2, length=6)
         assert deviation(backend, model, changed).ratio > 2, wrong
 
 
@@ -210,14 +210,14 @@ def test_long_sums_may_be_added_up_in_turn(
     assert deviation(backend, model, model).ratio < 0.8
     reference = with_expected(model, Dtype.FLOAT32, model_reference(model, Dtype.FLOAT32))
     sums = {"product": sequential_product(model.arrays(Draw(Dtype.FLOAT32))["input:x"], weights)}
-    found = output_deviation(model, sums, reference.expected, reference.tolerance)
-    assert found.ratio < 0.8
+    in_sums = output_deviation(model, sums, reference.expected, reference.tolerance)
+    assert in_sums.ratio < 0.8
 
 
 def in_halves(model: Any) -> None:
     """The layer in float16, and the rest as it was, as exporters of mixed precision have it."""
     node, nodes = helper.make_node, model.graph.node
-    position = next(at for at, each in enumerate(nodes) if each.op_type == "MatMul")
+    position = next(at for at, node in enumerate(nodes) if node.op_type == "MatMul")
     nodes[position].input[:] = ["narrow", "narrow_up"]
     nodes[position].output[:] = ["narrow_product"]
     nodes.insert(position, node("Cast", ["normed"], ["narrow"], to=TensorProto.FLOAT16))
@@ -227,9 +227,11 @@ def in_halves(model: Any) -> None:
 
 def of_halves(model: Any) -> None:
     """All of it in float16."""
-    for each in model.graph.initializer:
-        if each.data_type == TensorProto.FLOAT:
-            each.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(each).astype(np.float16), each.name))
+    for tensor in model.graph.initializer:
+        if tensor.data_type == TensorProto.FLOAT:
+            tensor.CopyFrom(
+                numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float16), tensor.name)
+            )
     model.graph.node[1].attribute[0].i = TensorProto.FLOAT16
     model.graph.output[0].type.tensor_type.elem_type = TensorProto.FLOAT16
 
@@ -240,9 +242,9 @@ def test_a_file_that_narrows_itself_is_right_and_tolerated(
 ) -> None:
     pytest.importorskip("onnxruntime")
     monkeypatch.chdir(tmp_path)
-    mixed = operation(written(tmp_path, in_halves), batch=2, length=6)
+    mixed = operation(write_model(tmp_path, in_halves), batch=2, length=6)
     assert deviation(OnnxRuntime, mixed, mixed).ratio < 0.8
-    full = operation(written(tmp_path, name="full.onnx"), batch=2, length=6)
+    full = operation(write_model(tmp_path, name="full.onnx"), batch=2, length=6)
     assert model_reference(mixed, Dtype.FLOAT32).tolerance["hidden"] > 1e-4
     assert model_reference(full, Dtype.FLOAT32).tolerance["hidden"] < 1e-5
 
@@ -253,19 +255,21 @@ def test_a_file_in_float16_is_measured_in_it_and_its_mistakes_are_seen_in_float3
 ) -> None:
     pytest.importorskip("onnxruntime")
     monkeypatch.chdir(tmp_path)
-    model = operation(written(tmp_path, of_halves), batch=2, length=6)
+    model = operation(write_model(tmp_path, of_halves), batch=2, length=6)
     assert model.graph["dtype"] == Dtype.FLOAT16
     assert Dtype.FLOAT16 in model.refuses(Dtype.BFLOAT16)
     assert model_reference(model, Dtype.FLOAT16).tolerance["hidden"] > 1e-4
     assert deviation(OnnxRuntime, model, model).ratio < 0.8
-    wrong = operation(written(tmp_path, both(of_halves, another_epsilon), "wrong.onnx"), batch=2, length=6)
+    wrong = operation(
+        write_model(tmp_path, in_order(of_halves, another_epsilon), "wrong.onnx"), batch=2, length=6
+    )
     assert deviation(OnnxRuntime, model, wrong).ratio > 2
 
 
-def both(one: Change, other: Change) -> Change:
+def in_order(first: Change, second: Change) -> Change:
     def change(model: Any) -> None:
-        one(model)
-        other(model)
+        first(model)
+        second(model)
 
     return change
 
@@ -280,20 +284,22 @@ def test_rounding_reaches_the_operators_of_a_branch(tmp_path: Path) -> None:
         model.graph.initializer.append(numpy_helper.from_array(np.array(True), "always"))
         model.graph.node.extend([branch, last[2]])
 
-    plain = operation(written(tmp_path), batch=2, length=6)
-    branched = operation(written(tmp_path, in_a_branch, "branched.onnx"), batch=2, length=6)
-    found = [model_reference(each, Dtype.FLOAT32).tolerance["hidden"] for each in (plain, branched)]
-    assert found[1] == pytest.approx(found[0], rel=0.5)
+    plain = operation(write_model(tmp_path), batch=2, length=6)
+    branched = operation(write_model(tmp_path, in_a_branch, "branched.onnx"), batch=2, length=6)
+    tolerances = [model_reference(model, Dtype.FLOAT32).tolerance["hidden"] for model in (plain, branched)]
+    assert tolerances[1] == pytest.approx(tolerances[0], rel=0.5)
 
 
 def test_too_many_weights_without_effect_leave_a_model_unverified(tmp_path: Path) -> None:
     def faint(model: Any) -> None:
         weight_of(model, "up")[:] *= 1e-9
 
-    assert model_reference(operation(written(tmp_path), length=6), Dtype.FLOAT32).hidden == 0
-    found = model_reference(operation(written(tmp_path, faint, "faint.onnx"), length=6), Dtype.FLOAT32)
-    assert found.hidden > 0.1
-    assert "could be zero" in found.unverified
+    assert model_reference(operation(write_model(tmp_path), length=6), Dtype.FLOAT32).hidden == 0
+    reference = model_reference(
+        operation(write_model(tmp_path, faint, "faint.onnx"), length=6), Dtype.FLOAT32
+    )
+    assert reference.hidden > 0.1
+    assert "could be zero" in reference.unverified
 
 
 def test_an_operator_that_onnx_does_not_evaluate_leaves_it_unverified(tmp_path: Path) -> None:
@@ -301,10 +307,10 @@ def test_an_operator_that_onnx_does_not_evaluate_leaves_it_unverified(tmp_path: 
         model.graph.node[7].domain = "com.example"
         model.opset_import.append(helper.make_opsetid("com.example", 1))
 
-    model = operation(written(tmp_path, of_another_domain))
-    found = model_reference(model, Dtype.FLOAT32)
-    assert "it does not compute in float64" in found.unverified
-    assert "com.example" in found.unverified
+    model = operation(write_model(tmp_path, of_another_domain))
+    reference = model_reference(model, Dtype.FLOAT32)
+    assert "it does not compute in float64" in reference.unverified
+    assert "com.example" in reference.unverified
 
 
 @pytest.mark.parametrize(
@@ -318,22 +324,22 @@ def test_a_file_that_is_no_model_is_a_mistake(tmp_path: Path, name: str, mistake
 
 @pytest.mark.parametrize("place", ["../elsewhere.bin", "{folder}/elsewhere.bin", "link.bin", "here.bin"])
 def test_weights_are_read_from_the_file_s_own_folder_alone(tmp_path: Path, place: str) -> None:
-    own = tmp_path / "own"
-    own.mkdir()
+    folder = tmp_path / "own"
+    folder.mkdir()
     weights = np.ones((WIDTH, WIDTH), np.float32)
-    for file in (tmp_path / "elsewhere.bin", own / "here.bin"):
+    for file in (tmp_path / "elsewhere.bin", folder / "here.bin"):
         weights.tofile(file)
-    (own / "link.bin").symlink_to(tmp_path / "elsewhere.bin")
+    (folder / "link.bin").symlink_to(tmp_path / "elsewhere.bin")
 
     def external(model: Any) -> None:
-        tensor = next(each for each in model.graph.initializer if each.name == "up")
+        tensor = next(weight for weight in model.graph.initializer if weight.name == "up")
         tensor.ClearField("raw_data")
         tensor.data_location = TensorProto.EXTERNAL
         for key, value in {"location": place.format(folder=tmp_path), "length": str(weights.nbytes)}.items():
             tensor.external_data.add(key=key, value=value)
 
-    found = describe_model(parse_spec(written(own, external).name, str(own)), None)
-    assert ("outside of its folder" in found.get("mistake", "")) == (place != "here.bin")
+    description = describe_model(parse_spec(write_model(folder, external).name, str(folder)), None)
+    assert ("outside of its folder" in description.get("mistake", "")) == (place != "here.bin")
 
 
 def test_numbers_are_rounded_to_one_of_their_neighbours() -> None:
@@ -359,18 +365,18 @@ def test_other_names_are_the_same_work_and_another_operator_is_other_work(tmp_pa
 
     options = ("-b", "onnxruntime", "-p", "batch=2", "--brief", "--rounds", "1", "--threads", "1")
     cache: Any = {"ACCELBENCH_CACHE": str(tmp_path / "cache")}
-    written(tmp_path)
+    write_model(tmp_path)
     accelbench("run", "mine.onnx", *options, cwd=tmp_path, **cache)
-    written(tmp_path, renamed)
+    write_model(tmp_path, renamed)
     accelbench("run", "mine.onnx", *options, cwd=tmp_path, **cache)
-    first, second = sorted(each.name for each in (tmp_path / "results" / "runs").iterdir())
+    first, second = sorted(run.name for run in (tmp_path / "results" / "runs").iterdir())
     assert "1 insufficient" in accelbench("compare", first, second, cwd=tmp_path).stdout
     (tmp_path / "results" / "runs" / second / "end.json").unlink()
-    written(tmp_path, another_activation)
+    write_model(tmp_path, another_activation)
     refused = accelbench("run", "--resume", cwd=tmp_path, code=2, **cache)
     assert "cannot be resumed here" in refused.stderr
     accelbench("run", "mine.onnx", *options, cwd=tmp_path, **cache)
-    third = max(each.name for each in (tmp_path / "results" / "runs").iterdir())
+    third = max(run.name for run in (tmp_path / "results" / "runs").iterdir())
     assert "1 incomparable" in accelbench("compare", first, third, cwd=tmp_path).stdout
     accelbench("baseline", "set", "main", first, "--accept", cwd=tmp_path)
     accelbench("check", third, "--baseline", "main", cwd=tmp_path, code=11)
@@ -381,7 +387,7 @@ def test_a_file_is_measured_on_both_engines_and_the_line_that_uses_it_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     onnxruntime, openvino = pytest.importorskip("onnxruntime"), pytest.importorskip("openvino")
-    written(tmp_path)
+    write_model(tmp_path)
     options = ("-p", "batch=2", "-p", "length=4", "--brief", "--rounds", "1", "--threads", "1")
     accelbench("run", "mine.onnx", *options, cwd=tmp_path)
     assert {(row["backend"], row["status"]) for row in rows(tmp_path)} == {
@@ -390,7 +396,7 @@ def test_a_file_is_measured_on_both_engines_and_the_line_that_uses_it_runs(
     }
     assert all(0 < row["error_of_allowed"] < 0.8 for row in rows(tmp_path))
     monkeypatch.chdir(tmp_path)
-    written(tmp_path, name="model.onnx")
+    write_model(tmp_path, name="model.onnx")
     inputs = operation(tmp_path / "mine.onnx", batch=2, length=4).make_inputs(0)
     names: dict[str, Any] = {
         "onnxruntime": onnxruntime,

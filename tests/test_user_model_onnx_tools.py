@@ -29,7 +29,7 @@ def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
     onnx_file.read.cache_clear()
 
 
-def written(
+def write_model(
     folder: Path, nodes: list[Any], outputs: list[Any], opset: int = 17, **weights: Any
 ) -> OnnxInference:
     """The model of these nodes; its input `x` has 4 rows of 8."""
@@ -55,7 +55,7 @@ def output(*shape: int) -> Any:
 
 def test_nodes_out_of_order_are_sorted(tmp_path: Path) -> None:
     nodes = [helper.make_node("Relu", ["h"], ["y"]), helper.make_node("MatMul", ["x", "w"], ["h"])]
-    workload = written(tmp_path, nodes, [output(4, 8)], w=floats(8, 8))
+    workload = write_model(tmp_path, nodes, [output(4, 8)], w=floats(8, 8))
     assert workload.graph["flops"] == 2 * 4 * 8 * 8
     reference = with_expected(workload, Dtype.FLOAT32, model_reference(workload, Dtype.FLOAT32))
     assert not reference.unverified
@@ -71,7 +71,7 @@ def test_a_weight_quantised_for_an_early_opset_has_a_reference(tmp_path: Path) -
         "scale": np.linspace(0.01, 0.02, 6, dtype=np.float32),
         "zero": np.zeros(6, dtype=np.int8),
     }
-    workload = written(tmp_path, nodes, [output(4, 6)], opset=13, **weights)
+    workload = write_model(tmp_path, nodes, [output(4, 6)], opset=13, **weights)
     reference = with_expected(workload, Dtype.FLOAT32, model_reference(workload, Dtype.FLOAT32))
     assert reference.unverified == ""
     x = workload.make_inputs(0)["x"].astype(float)
@@ -85,5 +85,5 @@ def test_a_recurrent_layer_counts_its_products_with_inputs_and_state(tmp_path: P
         helper.make_node("LSTM", ["steps", "w", "r"], ["", "y"], hidden_size=5),
     ]
     weights = {"w": floats(1, 20, 8), "r": floats(1, 20, 5), "axes": np.array([1])}
-    workload = written(tmp_path, nodes, [output(1, 1, 5)], **weights)
+    workload = write_model(tmp_path, nodes, [output(1, 1, 5)], **weights)
     assert workload.graph["flops"] == 2 * 4 * 1 * (20 * 8 + 20 * 5)

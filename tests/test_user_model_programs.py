@@ -65,8 +65,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model, axes = Narrowing().eval(), {0: BATCH, 1: LENGTH}
     by_place = torch.export.export(model, (words, mask), dynamic_shapes=(axes, axes))
     torch.export.save(by_place, folder / "words.pt2")
-    named = {"words": words, "mask": mask}
-    torch.export.save(torch.export.export(model, (), named), folder / "named.pt2")
+    inputs_by_name = {"words": words, "mask": mask}
+    torch.export.save(torch.export.export(model, (), inputs_by_name), folder / "named.pt2")
     torch.export.save(torch.export.export(model, (words,), {"mask": mask}), folder / "mixed.pt2")
     torch.save({"weights": words}, folder / "weights.pt2")
     return folder
@@ -78,26 +78,26 @@ def the_model(file: Path, **sizes: Any) -> ModelInference:
 
 
 def test_free_axes_are_sizes_whose_defaults_the_example_has(folder: Path) -> None:
-    found = describe_model(parse_spec("words.pt2", str(folder)), None)
-    assert found["sizes"] == {"batch": 3, "words_1": 5}
-    assert found["graph"]["flops"] == 2 * 3 * 5 * 8 * 16
-    assert found["graph"]["parameters"] == 40 * 8 + 8 * 16 + 16 + 16
+    description = describe_model(parse_spec("words.pt2", str(folder)), None)
+    assert description["sizes"] == {"batch": 3, "words_1": 5}
+    assert description["graph"]["flops"] == 2 * 3 * 5 * 8 * 16
+    assert description["graph"]["parameters"] == 40 * 8 + 8 * 16 + 16 + 16
     assert describe_model(parse_spec("named.pt2", str(folder)), None)["sizes"] == {}
     model = the_model(folder / "words.pt2", batch=6, words_1=2)
     assert model.output_shapes == {"output": (6, 2, 16)}
 
 
 def test_a_size_that_was_not_exported_is_a_mistake_that_is_told(folder: Path) -> None:
-    found = describe_model(parse_spec("words.pt2", str(folder)), {"words_1": 9})
-    assert "It was exported for words_1 from 0 to 8, not for 9." in found["mistake"]
+    description = describe_model(parse_spec("words.pt2", str(folder)), {"words_1": 9})
+    assert "It was exported for words_1 from 0 to 8, not for 9." in description["mistake"]
 
 
 def test_inputs_have_the_elements_of_the_example(folder: Path) -> None:
     model = the_model(folder / "words.pt2", batch=50)
-    given, other = model.make_inputs(0), model.make_inputs(1)
-    assert given["0"].max() < 30
-    assert set(given["1"].ravel()) == {0, 1}
-    assert (given["0"] != other["0"]).any()
+    first, second = model.make_inputs(0), model.make_inputs(1)
+    assert first["0"].max() < 30
+    assert set(first["1"].ravel()) == {0, 1}
+    assert (first["0"] != second["0"]).any()
 
 
 @pytest.mark.parametrize("name", ["words", "named"])
@@ -106,7 +106,7 @@ def test_its_float64_is_that_of_the_module(folder: Path, name: str) -> None:
     exported, _ = wide_step(model, Draw(Dtype.FLOAT32))
     module = Narrowing().double()
     module.load_state_dict(exported.state_dict())
-    inputs = [torch.from_numpy(each) for each in model.make_inputs(0).values()]
+    inputs = [torch.from_numpy(array) for array in model.make_inputs(0).values()]
     with torch.no_grad():
         (exact,) = computed_in(Widening(), lambda: {"": module(*inputs)}).values()
     assert relative_error(outputs(model, Dtype.FLOAT32, 0)["output"], exact.numpy()) < 1e-14
@@ -134,16 +134,16 @@ def forgotten_row(module: Any) -> None:
 
 
 def half(module: Any) -> None:
-    for each in module.parameters():
-        each.data.copy_(each.half())
+    for parameter in module.parameters():
+        parameter.data.copy_(parameter.half())
 
 
 def deviation(model: ModelInference, mutate: Callable[[Any], None]) -> float:
     session = Torch().open("cpu", Dtype.FLOAT32, "eager", 1)
 
     class Mutated(ModelInference):
-        def module(self, *given: Any) -> Any:
-            module = super().module(*given)
+        def module(self, *arguments: Any) -> Any:
+            module = super().module(*arguments)
             mutate(module)
             return module
 
@@ -181,9 +181,9 @@ def test_a_program_is_measured_on_torch_s_engines(folder: Path) -> None:
         pytest.importorskip(engine)
     options = ("-p", "batch=2", "--brief", "--rounds", "1", "--threads", "1", "--mode", "eager,graph")
     accelbench("run", "words.pt2", "-b", "torch,onnxruntime,openvino", *options, cwd=folder)
-    measured = {(row["backend"], row["mode"]): row for row in rows(folder) if row["latency_s"]}
-    assert set(measured) == {("torch", "eager"), ("onnxruntime", "graph"), ("openvino", "graph")}
-    assert all(row["status"] == "ok" and row["error_of_allowed"] < 0.8 for row in measured.values())
+    row_by_target = {(row["backend"], row["mode"]): row for row in rows(folder) if row["latency_s"]}
+    assert set(row_by_target) == {("torch", "eager"), ("onnxruntime", "graph"), ("openvino", "graph")}
+    assert all(row["status"] == "ok" and row["error_of_allowed"] < 0.8 for row in row_by_target.values())
 
 
 class Payload:
@@ -217,7 +217,7 @@ def in_graph(change: Callable[[dict[str, Any]], None]) -> Callable[[bytes], byte
 def size_calls(graph: dict[str, Any]) -> None:
     """Its first size is an expression that calls a function of Python's."""
     sizes = graph["graph"]["tensor_values"]["words"]["sizes"]
-    next(each for each in sizes if "as_expr" in each)["as_expr"]["expr_str"] = CALL
+    next(size for size in sizes if "as_expr" in size)["as_expr"]["expr_str"] = CALL
 
 
 def operator_calls(graph: dict[str, Any]) -> None:

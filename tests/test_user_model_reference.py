@@ -62,14 +62,14 @@ def deviation(
     session = Torch().open("cpu", dtype, "eager", torch.get_num_threads())
 
     class Mutated(ModelInference):
-        def module(self, *given: Any) -> Any:
-            module = super().module(*given)
+        def module(self, *arguments: Any) -> Any:
+            module = super().module(*arguments)
             return mutate(module) or module
 
     mutated = Mutated(model.spec, model.sizes)
     program = mutated.build_torch(session, mutated.arrays(Draw(dtype)))
-    found, reference = program.step(*program.inputs), the_reference(model, dtype)
-    elements = output_elements(mutated, program, found, session)
+    output, reference = program.step(*program.inputs), the_reference(model, dtype)
+    elements = output_elements(mutated, program, output, session)
     return output_deviation(mutated, elements, reference.expected, reference.tolerance)
 
 
@@ -102,7 +102,7 @@ def test_long_sums_may_be_added_up_in_turn() -> None:
     wide = the_model("wide")
     assert deviation(wide, added_in_turn).ratio < 0.8
     assert deviation(wide).ratio < 0.8
-    assert min(deviation(wide, each).ratio for each in ALL) > 2
+    assert min(deviation(wide, mutant).ratio for mutant in ALL) > 2
 
 
 def test_channels_last_computes_the_same_of_images_and_is_refused_without() -> None:
@@ -116,8 +116,8 @@ def test_channels_last_computes_the_same_of_images_and_is_refused_without() -> N
         program = model.build_torch(session, arrays)
         assert program.inputs[0].is_contiguous(memory_format=torch.channels_last)
         assert program.layout == "NHWC"
-        found, reference = program.step(*program.inputs), the_reference(model)
-        elements = output_elements(model, program, found, session)
+        output, reference = program.step(*program.inputs), the_reference(model)
+        elements = output_elements(model, program, output, session)
         assert output_deviation(model, elements, reference.expected, reference.tolerance).ratio < 0.8
 
 
@@ -125,9 +125,9 @@ def test_channels_last_computes_the_same_of_images_and_is_refused_without() -> N
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("dtype", [Dtype.BFLOAT16, Dtype.FLOAT16])
 def test_narrower_dtypes_have_tolerances_of_their_own(name: str, dtype: Dtype) -> None:
-    found = deviation(the_model(name), dtype=dtype)
-    assert 0 < found.ratio < 0.8
-    assert found.tolerance > 100 * model_tolerance(the_model(name), Dtype.FLOAT32)[found.tensor]
+    error = deviation(the_model(name), dtype=dtype)
+    assert 0 < error.ratio < 0.8
+    assert error.tolerance > 100 * model_tolerance(the_model(name), Dtype.FLOAT32)[error.tensor]
 
 
 def test_the_reference_of_a_model_that_narrows_is_float64_and_double_alone_is_not() -> None:
@@ -156,7 +156,7 @@ def twin(values: dict[str, Any], row: int) -> list[float]:
     x = values["input:"][row, :].T
     hidden = (values["weight:first.weight"] * x + values["weight:first.bias"].T).apply(mpmath.tanh)
     y = values["weight:second.weight"] * hidden + values["weight:second.bias"].T
-    mean = sum(each**2 for each in y) / len(y)
+    mean = sum(value**2 for value in y) / len(y)
     scale = values["weight:scale"]
     return [float(scale[0, i] * y[i] / mpmath.sqrt(mean + mpmath.mpf(10) ** -6)) for i in range(len(y))]
 
@@ -165,9 +165,9 @@ def test_widening_counts_what_a_model_narrows() -> None:
     model, modes = the_model("narrowing"), Widening()
     _, step = wide_step(model, Draw(Dtype.FLOAT32))
     with torch.no_grad():
-        found = computed_in(modes, step)
+        outputs = computed_in(modes, step)
     assert modes.narrowed == 1
-    assert found["output"].dtype is torch.float64
+    assert outputs["output"].dtype is torch.float64
 
 
 @pytest.mark.parametrize(
@@ -176,19 +176,19 @@ def test_widening_counts_what_a_model_narrows() -> None:
 def test_a_rounded_result_is_a_neighbour_of_the_exact_one_and_unbiased(dtype: Dtype, kind: Any) -> None:
     x = torch.linspace(-3, 3, 40_001, dtype=torch.float64)
     with torch.no_grad():
-        found = computed_in(Rounding(dtype, 0), lambda: x * x)
+        rounded = computed_in(Rounding(dtype, 0), lambda: x * x)
     exact = x * x
-    assert torch.equal(found, found.to(kind).double())
+    assert torch.equal(rounded, rounded.to(kind).double())
     unit = torch.finfo(kind).eps
-    assert float(((found - exact).abs() / exact.clamp(min=1e-300)).max()) < unit
-    bias = float(((found - exact) / exact.clamp(min=1e-300)).mean()) / unit
+    assert float(((rounded - exact).abs() / exact.clamp(min=1e-300)).max()) < unit
+    bias = float(((rounded - exact) / exact.clamp(min=1e-300)).mean()) / unit
     assert abs(bias) < 5 / math.sqrt(3 * len(x))
 
 
 def test_infinities_of_a_mask_stay() -> None:
     mask = torch.tensor([0.0, -math.inf, torch.finfo(torch.float64).min, math.inf], dtype=torch.float64)
-    found = computed_in(Rounding(Dtype.FLOAT32, 0), lambda: mask + 0.0)
-    assert torch.equal(found, mask)
+    rounded = computed_in(Rounding(Dtype.FLOAT32, 0), lambda: mask + 0.0)
+    assert torch.equal(rounded, mask)
 
 
 def test_statistics_that_batch_norms_begin_with_hide_weights_and_calibrated_ones_do_not(
@@ -198,14 +198,17 @@ def test_statistics_that_batch_norms_begin_with_hide_weights_and_calibrated_ones
     calibrated = weight_coverage(model, model_tolerance(model, Dtype.FLOAT32))
     assert calibrated.share < 0.01
     faint = the_model("faint")
-    found = model_reference(faint, Dtype.FLOAT32)
-    assert "of the rows of its weights could be zero" in found.unverified
+    reference = model_reference(faint, Dtype.FLOAT32)
+    assert "of the rows of its weights could be zero" in reference.unverified
 
 
 def test_with_weights_as_they_are_a_bias_of_zeros_may_be_forgotten_but_no_epsilon_be_another() -> None:
-    drawn = the_model("convolutions")
-    model = replace(drawn, spec=replace(drawn.spec, as_they_are=True))
-    ratio = {each.__name__: deviation(model, each).ratio for each in MUTANTS["convolutions"][:2]}
+    with_random_weights = the_model("convolutions")
+    model = replace(with_random_weights, spec=replace(with_random_weights.spec, as_they_are=True))
+    ratio = {
+        convolution.__name__: deviation(model, convolution).ratio
+        for convolution in MUTANTS["convolutions"][:2]
+    }
     assert ratio.pop("a_bias_forgotten") == deviation(model).ratio < 0.8
     assert min(ratio.values()) > 2, ratio
 
@@ -213,16 +216,16 @@ def test_with_weights_as_they_are_a_bias_of_zeros_may_be_forgotten_but_no_epsilo
 def test_renewed_inputs_differ_even_if_a_file_gives_the_same_ones() -> None:
     for name in ("bert_tiny", "same_inputs"):
         model = the_model(name)
-        one = model.input_arrays(Draw(Dtype.FLOAT32))
+        first = model.input_arrays(Draw(Dtype.FLOAT32))
         two = model.input_arrays(Draw(Dtype.FLOAT32, renewed=lambda _: 1))
-        assert one.keys() == two.keys()
-        for key in one:
-            assert not np.array_equal(one[key], two[key])
-            assert sorted(np.unique(one[key])) == sorted(np.unique(two[key])) or name == "bert_tiny"
+        assert first.keys() == two.keys()
+        for key in first:
+            assert not np.array_equal(first[key], two[key])
+            assert sorted(np.unique(first[key])) == sorted(np.unique(two[key])) or name == "bert_tiny"
 
 
 @pytest.mark.parametrize(
-    ("left", "right", "ends", "flops"),
+    ("a_shape", "right", "ends", "flops"),
     [
         ((24, 16), (3, 16, 32), (8, 8, 24), 2 * 24 * 16 * 32),  # the second group has no rows
         ((3, 16, 8), (8, 24), (8, 16, 24), 2 * 16 * 8 * 24),
@@ -231,11 +234,11 @@ def test_renewed_inputs_differ_even_if_a_file_gives_the_same_ones() -> None:
     ],
 )
 def test_a_product_by_groups_is_computed_in_float64_and_counted(
-    left: tuple[int, ...], right: tuple[int, ...], ends: tuple[int, ...] | None, flops: int
+    a_shape: tuple[int, ...], right: tuple[int, ...], ends: tuple[int, ...] | None, flops: int
 ) -> None:
     """Which mixtures of experts have, and torch's kernel refuses."""
     grouped = getattr(torch.nn.functional, "grouped_mm", None) or pytest.skip("this torch has none")
-    a, b = torch.randn(left), torch.randn(right)
+    a, b = torch.randn(a_shape), torch.randn(right)
     offs = None if ends is None else torch.tensor(ends, dtype=torch.int32)
     wide = a.double().requires_grad_(True)
     with Widening():
@@ -257,8 +260,8 @@ def test_a_count_that_is_added_up_as_an_integer_does_not_err() -> None:
 
 
 def test_weights_are_made_once_for_all_sizes_of_inputs() -> None:
-    one, two = (the_model("convolutions", batch=batch) for batch in (1, 3))
-    first, second = (model.weights(Draw(Dtype.FLOAT32)) for model in (one, two))
+    one_sample, two = (the_model("convolutions", batch=batch) for batch in (1, 3))
+    first, second = (model.weights(Draw(Dtype.FLOAT32)) for model in (one_sample, two))
     assert all(np.array_equal(first[name], second[name]) for name in first)
 
 
@@ -274,7 +277,7 @@ def test_the_digest_is_of_what_is_computed() -> None:
     }
     assert digests["bert_tiny"] == digests["bert_reformatted"]
     assert len(set(digests.values())) == 3
-    assert all(each.startswith("own:") for each in digests.values())
+    assert all(digest.startswith("own:") for digest in digests.values())
 
 
 @pytest.mark.parametrize(

@@ -60,8 +60,8 @@ def deviation(model: ModelTraining, dtype: Dtype = Dtype.FLOAT32, mode: str = "e
     small, session = model.small(), Torch().open("cpu", dtype, mode, torch.get_num_threads())
     program = small.build_torch(session, small.arrays(Draw(dtype)))
     step = session.compile(program.step, 0)
-    found = trained_elements(program, lambda: loss_of(step(*program.inputs), session), lambda: (), session)
-    return worst(found, reference.expected, reference.tolerance, reference.outliers)
+    elements = trained_elements(program, lambda: loss_of(step(*program.inputs), session), lambda: (), session)
+    return worst(elements, reference.expected, reference.tolerance, reference.outliers)
 
 
 Patch = pytest.MonkeyPatch
@@ -69,11 +69,11 @@ Patch = pytest.MonkeyPatch
 
 def changed_optimizer(change: Callable[[Any, Any], None]) -> Callable[[Patch], None]:
     """A mutant whose optimizer is not the one that was asked for; the reference's is not fused, and stays."""
-    made = torch_training.optimizer_of
+    make_optimizer = torch_training.optimizer_of
 
     def mutate(patch: Patch) -> None:
         def changed(spec: Any, sizes: Any, module: Any, *, fused: bool) -> Any:
-            update = made(spec, sizes, module, fused=fused)
+            update = make_optimizer(spec, sizes, module, fused=fused)
             if fused:
                 change(update, module)
             return update
@@ -85,11 +85,11 @@ def changed_optimizer(change: Callable[[Any, Any], None]) -> Callable[[Patch], N
 
 def changed_loss(change: Callable[[Any, Any], Any]) -> Callable[[Patch], None]:
     """A mutant whose loss is another function of what is given: `change(loss, tensors)`."""
-    made = torch_training.loss_function
+    make_loss = torch_training.loss_function
 
     def mutate(patch: Patch) -> None:
-        def changed(*given: Any) -> Any:
-            loss = made(*given)
+        def changed(*arguments: Any) -> Any:
+            loss = make_loss(*arguments)
             return lambda tensors: change(loss, tensors)
 
         patch.setattr(torch_training, "loss_function", changed)
@@ -98,13 +98,13 @@ def changed_loss(change: Callable[[Any, Any], Any]) -> Callable[[Patch], None]:
 
 
 def no_backward(loss: Any, tensors: Any) -> Any:
-    found = loss(tensors)
-    return found.detach() + 0 * found
+    value = loss(tensors)
+    return value.detach() + 0 * value
 
 
 def half_the_batch(loss: Any, tensors: Any) -> Any:
-    half = {name: each[: len(each) // 2] for name, each in tensors.items()}
-    return loss({name: torch.cat([each, each]) for name, each in half.items()})
+    half = {name: tensor[: len(tensor) // 2] for name, tensor in tensors.items()}
+    return loss({name: torch.cat([tensor, tensor]) for name, tensor in half.items()})
 
 
 def autocast(loss: Any, tensors: Any) -> Any:
@@ -158,7 +158,7 @@ MUTANTS = {
     "train_encoder": {**ALL, "dropout on": dropout_on},
     "train_decoder": ALL,
     # Not every CPU has recurrent layers in bfloat16.
-    "train_tagger": {what: mutate for what, mutate in ALL.items() if what != "autocast"},
+    "train_tagger": {name: mutate for name, mutate in ALL.items() if name != "autocast"},
 }
 
 
@@ -167,10 +167,10 @@ def test_right_steps_are_well_within_and_every_wrong_one_is_beyond() -> None:
     right = {name: deviation(the_step(name)).ratio for name in MODELS}
     wrong = {}
     for name, mutants in MUTANTS.items():
-        for what, mutate in mutants.items():
+        for mutant, mutate in mutants.items():
             with pytest.MonkeyPatch.context() as patch:
                 mutate(patch)
-                wrong[f"{name}: {what}"] = deviation(the_step(name)).ratio
+                wrong[f"{name}: {mutant}"] = deviation(the_step(name)).ratio
     assert max(right.values()) < 0.8, right
     assert min(wrong.values()) > 2, wrong
 
@@ -222,9 +222,9 @@ def test_inactive_dropout_is_detected_after_timing() -> None:
     def keep(runner: Runner) -> None:
         run = runner.compiled
 
-        def seeded(*given: Any) -> Any:
+        def seeded(*inputs: Any) -> Any:
             torch.manual_seed(7)
-            return run(*given)
+            return run(*inputs)
 
         runner.compiled = seeded
 
@@ -235,7 +235,7 @@ def test_inactive_dropout_is_detected_after_timing() -> None:
 def test_a_step_that_leaves_a_sample_out_is_found_after_timing() -> None:
     def skip(runner: Runner) -> None:
         run = runner.compiled
-        runner.compiled = lambda *given: run(*(torch.cat([each[:-1], each[:1]]) for each in given))
+        runner.compiled = lambda *inputs: run(*(torch.cat([tensor[:-1], tensor[:1]]) for tensor in inputs))
 
     with pytest.raises(WrongResult, match="ignores sample"):
         checked_after_timing("train_encoder", skip)
@@ -266,8 +266,8 @@ def test_a_loss_of_a_jax_function_is_ignored_with_a_warning(tmp_path: Path) -> N
     file.write_text(
         (MODEL_FOLDER / "jax_mlp.py").read_text() + "\n\ndef loss(output):\n    return output.sum()\n"
     )
-    told = accelbench("run", "mine.py", "--dry-run", cwd=tmp_path).stderr
-    assert "its loss is not used: accelbench trains torch modules, and this is a JAX function" in told
+    output = accelbench("run", "mine.py", "--dry-run", cwd=tmp_path).stderr
+    assert "its loss is not used: accelbench trains torch modules, and this is a JAX function" in output
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ def test_a_loss_of_a_jax_function_is_ignored_with_a_warning(tmp_path: Path) -> N
 )
 def test_a_missing_training_step_is_refused_with_a_hint(tmp_path: Path, model: str, hint: str) -> None:
     pytest.importorskip("jax" if model == "jax_mlp" else "torch")
-    asked = (
+    arguments = (
         "run",
         str(MODEL_FOLDER / f"{model}.py"),
         "-w",
@@ -284,9 +284,9 @@ def test_a_missing_training_step_is_refused_with_a_hint(tmp_path: Path, model: s
         "1%",
         "--dry-run",
     )
-    told = accelbench(*asked, cwd=tmp_path, code=2).stderr
-    assert f"{model} has no training step" in told
-    assert hint in told
+    output = accelbench(*arguments, cwd=tmp_path, code=2).stderr
+    assert f"{model} has no training step" in output
+    assert hint in output
 
 
 def test_another_rate_is_other_work() -> None:
@@ -319,20 +319,20 @@ def test_a_mistake_in_a_loss_or_an_optimizer_is_reported(tmp_path: Path, text: s
     body = "import torch\nmodel = torch.nn.Linear(4, 4)\ndef inputs(batch=2): return torch.randn(batch, 4)\n"
     file.write_text(body + text)
     spec = dataclasses.replace(parse_spec(file.name, str(tmp_path)), trains=True)
-    found = describe_model(spec, None)
-    assert mistake in found["mistake"]
-    assert found["hint"]
+    description = describe_model(spec, None)
+    assert mistake in description["mistake"]
+    assert description["hint"]
 
 
 def test_a_step_that_learns_in_float64_alone_is_wrong(tmp_path: Path) -> None:
     options = ("-b", "torch,onnxruntime", "--mode", "eager", *ONCE)
     accelbench("run", str(MODEL_FOLDER / "cheating_training.py"), *options, cwd=tmp_path, code=4)
-    found = {(row["workload"], row["backend"]): row for row in rows(tmp_path)}
-    assert found["cheating_training", "torch"]["status"] == "ok"
-    step = found["cheating_training_train", "torch"]
+    row_by_target = {(row["workload"], row["backend"]): row for row in rows(tmp_path)}
+    assert row_by_target["cheating_training", "torch"]["status"] == "ok"
+    step = row_by_target["cheating_training_train", "torch"]
     assert step["status"] == "wrong_result"
     assert "of first." in step["message"]
-    assert found["cheating_training_train", "onnxruntime"]["status"] == "unsupported"
+    assert row_by_target["cheating_training_train", "onnxruntime"]["status"] == "unsupported"
 
 
 def test_equal_numbers_added_in_turn_err_within_what_is_tolerated() -> None:
@@ -344,16 +344,18 @@ def test_equal_numbers_added_in_turn_err_within_what_is_tolerated() -> None:
         for seed in range(DRAWS):
             with Rounding(Dtype.FLOAT32, seed, sums=True):
                 draws.append(float(torch.full((128, 1), float(number), dtype=torch.float64).sum()))
-        assert abs(in_turn - exact) < DRAWS_TOLERATED * max(abs(each - exact) for each in draws)
+        assert abs(in_turn - exact) < DRAWS_TOLERATED * max(abs(draw - exact) for draw in draws)
 
 
-@pytest.mark.parametrize(("error", "found"), [(1e-4, {"update of w": 0.5}), (1e-6, {})])
+@pytest.mark.parametrize(("error", "elements"), [(1e-4, {"update of w": 0.5}), (1e-6, {})])
 def test_an_update_whose_gradient_may_have_either_sign_is_tolerated_as_turned(
-    error: float, found: dict[str, float]
+    error: float, elements: dict[str, float]
 ) -> None:
     """Of four elements that Adam moves alike, one has a gradient that a large enough rounding turns."""
     gradient, update = np.array([1e-5, 1.0, -1.0, 1.0]), np.array([0.1, -0.1, 0.1, -0.1])
-    draws = [{"gradient of w": gradient + moved} for moved in (error, -error)]
-    assert sign_ambiguity({"gradient of w": gradient, "update of w": update}, draws) == pytest.approx(found)
+    draws = [{"gradient of w": gradient + rounding} for rounding in (error, -error)]
+    assert sign_ambiguity({"gradient of w": gradient, "update of w": update}, draws) == pytest.approx(
+        elements
+    )
     frozen = {"gradient of w": gradient, "update of w": np.zeros(4)}
     assert sign_ambiguity(frozen, draws) == {}

@@ -74,7 +74,7 @@ def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
     torch_module.load.cache_clear()
 
 
-def written(folder: Path, name: str, **more: Any) -> ModelInference:
+def write_config(folder: Path, name: str, **more: Any) -> ModelInference:
     """The model of a configuration at its default sizes."""
     (folder / f"{name}.json").write_text(json.dumps({"model_type": name, **CONFIGS[name], **more}))
     spec = parse_spec(f"{name}.json", str(folder))
@@ -83,7 +83,7 @@ def written(folder: Path, name: str, **more: Any) -> ModelInference:
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_configuration_of_any_kind_is_verified(tmp_path: Path, name: str) -> None:
-    workload = written(tmp_path, name)
+    workload = write_config(tmp_path, name)
     reference = with_expected(workload, Dtype.FLOAT32, model_reference(workload, Dtype.FLOAT32))
     assert not reference.unverified
     session = Torch().open("cpu", Dtype.FLOAT32, "eager", 1)
@@ -93,13 +93,15 @@ def test_a_configuration_of_any_kind_is_verified(tmp_path: Path, name: str) -> N
 
 
 def test_the_first_of_its_architectures_is_built(tmp_path: Path) -> None:
-    workload = written(tmp_path, "roberta", architectures=["RobertaForSequenceClassification"], num_labels=3)
+    workload = write_config(
+        tmp_path, "roberta", architectures=["RobertaForSequenceClassification"], num_labels=3
+    )
     assert workload.graph["outputs"] == {"logits": [1, 3]}
 
 
 @pytest.mark.parametrize(("name", "length"), [("roberta", 32), ("t5", 128)])
 def test_the_default_length_respects_the_positions(tmp_path: Path, name: str, length: int) -> None:
-    assert written(tmp_path, name).sizes["length"] == length
+    assert write_config(tmp_path, name).sizes["length"] == length
 
 
 def test_a_configuration_without_inputs_is_a_mistake() -> None:

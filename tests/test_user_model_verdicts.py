@@ -85,9 +85,9 @@ def test_a_view_of_a_parameter_may_be_passed_to_a_submodule(model: Write) -> Non
 def inputs(batch=2):
     return torch.randn(batch, 16, 4)
 """
-    made = model(text)
-    assert made.graph["flops"] == 2 * (2 * 8 * 16 * 16) + 2 * (2 * 8 * 16 * 4)
-    assert deviation(made).ratio < 1
+    model_made = model(text)
+    assert model_made.graph["flops"] == 2 * (2 * 8 * 16 * 16) + 2 * (2 * 8 * 16 * 4)
+    assert deviation(model_made).ratio < 1
 
 
 STATEFUL = """class Model(nn.Module):
@@ -161,9 +161,9 @@ def test_a_tolerance_that_lets_zeros_pass_verifies_nothing(model: Write) -> None
 def inputs(batch=4):
     return torch.randn(batch, 64, 32)
 """
-    made = model(text)
-    assert model_reference(made, Dtype.BFLOAT16).unverified
-    assert not model_reference(made, Dtype.FLOAT32).unverified
+    model_made = model(text)
+    assert model_reference(model_made, Dtype.BFLOAT16).unverified
+    assert not model_reference(model_made, Dtype.FLOAT32).unverified
 
 
 def test_an_output_that_chance_decides_is_named_and_the_others_are_compared(model: Write) -> None:
@@ -185,24 +185,25 @@ def test_an_engine_runs_on_where_the_shape_of_its_output_changes(
 ) -> None:
     pytest.importorskip(name)
     monkeypatch.chdir(tmp_path)
-    made = model(
+    model_made = model(
         LAYER.format(body="y = self.layer(x)\n        return y[y[:, 0] > 0], y").replace("=4", "=64")
     )
     backend = registry.load_class("benchbench.backends", name, Backend)()  # type: ignore[type-abstract]
     session = backend.open("cpu", Dtype.FLOAT32, "graph", 1)
-    first, other = (
-        made.arrays(Draw(Dtype.FLOAT32, renewed=renewed)) for renewed in (lambda _: 0, made.is_input)
+    first, second = (
+        model_made.arrays(Draw(Dtype.FLOAT32, renewed=renewed))
+        for renewed in (lambda _: 0, model_made.is_input)
     )
-    program = backend.program(session, made, first)
+    program = backend.program(session, model_made, first)
     step = session.compile(program.step, 0)
     shapes: list[tuple[int, ...]] = []
-    for arrays in (first, other):
+    for arrays in (first, second):
         assert program.inputs_of
         inputs = program.inputs_of(arrays)
         expected, _ = program.step(*inputs)
-        rows, whole = step(*session.exchange(program.inputs, inputs)) if shapes else step(*inputs)
+        rows, total = step(*session.exchange(program.inputs, inputs)) if shapes else step(*inputs)
         np.testing.assert_allclose(session.fetch(rows), expected.numpy(), rtol=1e-4, atol=1e-5)
-        assert session.fetch(whole).shape == (64, 8)
+        assert session.fetch(total).shape == (64, 8)
         shapes.append(session.shape_of(rows))
     assert shapes[0] != shapes[1]
 
@@ -210,9 +211,9 @@ def test_an_engine_runs_on_where_the_shape_of_its_output_changes(
 def test_indices_that_rounding_decides_at_the_measured_size_alone_are_not_compared(model: Write) -> None:
     body = "y = self.layer(x).flatten()\n        return y, (2000 * y).floor().long()"
     text = LAYER.format(body=body).replace("batch=4", "batch=2")
-    made = model(text)
-    large = replace(made, sizes={"batch": 2048})
-    skipped = [model_reference(workload, Dtype.FLOAT32).skipped for workload in (made, large)]
+    model_made = model(text)
+    large = replace(model_made, sizes={"batch": 2048})
+    skipped = [model_reference(workload, Dtype.FLOAT32).skipped for workload in (model_made, large)]
     assert skipped == [[], ["1"]]
 
 

@@ -47,17 +47,18 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source = (MODEL_FOLDER / "bert_tiny.py").read_text()
     (folder / "bert_tiny.py").write_text(source + 'open("executed", "a").write("once\\n")\n')
     engines = ("-b", "torch,onnxruntime", "--mode", "eager,graph")
-    done = accelbench("run", "bert_tiny.py", *engines, *ONCE, cwd=folder)
+    process = accelbench("run", "bert_tiny.py", *engines, *ONCE, cwd=folder)
     assert (
-        "bert_tiny: model(width=32, depth=2), inputs(batch=4, length=16); 0.0317 M parameters" in done.stderr
+        "bert_tiny: model(width=32, depth=2), inputs(batch=4, length=16); 0.0317 M parameters"
+        in process.stderr
     )
-    assert "verified against the model's own float64; 8 constant tensors" in done.stderr
+    assert "verified against the model's own float64; 8 constant tensors" in process.stderr
     return folder
 
 
 def test_a_file_that_is_not_there_is_told_at_once(tmp_path: Path) -> None:
-    missing = accelbench("run", "nosuch.py:Net", cwd=tmp_path, code=2)
-    assert missing.stderr.startswith("error: There is no file nosuch.py.\nhint: ")
+    process = accelbench("run", "nosuch.py:Net", cwd=tmp_path, code=2)
+    assert process.stderr.startswith("error: There is no file nosuch.py.\nhint: ")
 
 
 @pytest.mark.real
@@ -85,17 +86,17 @@ def test_a_configuration_of_transformers_is_a_verified_row(tmp_path: Path) -> No
 @pytest.mark.real
 def test_a_file_without_a_word_of_accelbench_is_a_verified_table(place: Path) -> None:
     assert "benchbench" not in (MODEL_FOLDER / "bert_tiny.py").read_text()
-    found = rows(place)
-    assert {(row["backend"], row["mode"], row["status"]) for row in found} == {
+    measured_rows = rows(place)
+    assert {(row["backend"], row["mode"], row["status"]) for row in measured_rows} == {
         ("torch", "eager", "ok"),
         ("onnxruntime", "graph", "ok"),
         ("torch", "graph", "unsupported"),
         ("onnxruntime", "eager", "unsupported"),
     }
-    found = [row for row in found if row["status"] == "ok"]
-    assert all(0 < row["error_of_allowed"] < 0.8 for row in found)
-    assert all(row["items_per_s"] == pytest.approx(4 / row["latency_s"]) for row in found)
-    assert found[0]["case"].startswith("bert_tiny(batch=4,length=16,width=32,depth=2)/float32/")
+    measured_rows = [row for row in measured_rows if row["status"] == "ok"]
+    assert all(0 < row["error_of_allowed"] < 0.8 for row in measured_rows)
+    assert all(row["items_per_s"] == pytest.approx(4 / row["latency_s"]) for row in measured_rows)
+    assert measured_rows[0]["case"].startswith("bert_tiny(batch=4,length=16,width=32,depth=2)/float32/")
 
 
 @pytest.mark.real
@@ -110,8 +111,8 @@ def test_without_a_word_about_engines_every_one_that_takes_torch_is_tried(tmp_pa
 @pytest.mark.real
 def test_what_is_stored_is_shown_and_merged_without_executing_it(place: Path, tmp_path: Path) -> None:
     executed = (place / "executed").read_text()
-    shown = accelbench("report", "latest", cwd=place).stdout
-    assert "error/allowed" in shown
+    output = accelbench("report", "latest", cwd=place).stdout
+    assert "error/allowed" in output
     accelbench("merge", str(place / "results"), "--results", str(tmp_path / "merged"), cwd=place)
     assert accelbench("report", "latest", "--results", str(tmp_path / "merged"), cwd=place).stdout
     assert (place / "executed").read_text() == executed
@@ -170,9 +171,9 @@ def test_a_lossy_engine_competes_only_where_an_error_is_allowed_and_within_it(tm
     (row,) = rows(tmp_path)
     assert row["status"] == "ok"
     assert row["error_of_allowed"] == pytest.approx(row["relative_error"] / 0.1)
-    shown = accelbench("report", "latest", cwd=tmp_path).stdout
-    assert "onnxruntime graph-dynamic is lossy: its results are up to" in shown
-    assert "10 % was allowed" in shown
+    output = accelbench("report", "latest", cwd=tmp_path).stdout
+    assert "onnxruntime graph-dynamic is lossy: its results are up to" in output
+    assert "10 % was allowed" in output
     accelbench("run", *engine, "--max-error", "0.01%", cwd=tmp_path, code=4)
     (row,) = rows(tmp_path)
     assert row["status"] == "wrong_result"
@@ -203,7 +204,7 @@ def test_what_is_no_model_is_refused_with_the_ways_to_write_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "stem", "shown"),
+    ("file", "stem", "location"),
     [
         ("/here/lib/My-Net.py", "my_net", "lib/My-Net.py"),
         ("/else/3d.py", "model_3d", "3d.py"),
@@ -211,16 +212,16 @@ def test_what_is_no_model_is_refused_with_the_ways_to_write_one() -> None:
         (f"{paths.home()}/model.py", "model", "model.py"),
     ],
 )
-def test_names_are_words_and_no_path_of_this_machine_is_stored(file: str, stem: str, shown: str) -> None:
+def test_names_are_words_and_no_path_of_this_machine_is_stored(file: str, stem: str, location: str) -> None:
     spec = ModelSpec(folder="/here", file=file)
-    assert (spec.stem, user_model.relative(spec)) == (stem, shown)
+    assert (spec.stem, user_model.relative(spec)) == (stem, location)
 
 
 def test_a_model_of_another_revision_is_in_the_checkout() -> None:
     spec = parse_spec("lib/m.py:Net", "/here")
     assert user_model.folder_of(spec) == "/here/lib"
-    moved = user_model.moved(spec, {"/here": "/tree", "/here/lib": "/tree/lib"})
-    assert (moved.folder, moved.file) == ("/tree", "/tree/lib/m.py")
+    moved_spec = user_model.moved(spec, {"/here": "/tree", "/here/lib": "/tree/lib"})
+    assert (moved_spec.folder, moved_spec.file) == ("/tree", "/tree/lib/m.py")
     assert user_model.moved(spec, {"/here/lib": "/tree/lib"}).folder == "/here"
 
 
@@ -228,10 +229,10 @@ def test_only_a_model_that_was_asked_for_here_is_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ACCELBENCH_CACHE", str(tmp_path))
-    mine, other = parse_spec("mine.py", "/here"), parse_spec("mine.py", "/there")
+    mine, theirs = parse_spec("mine.py", "/here"), parse_spec("mine.py", "/there")
     user_models.remember(mine)
     assert user_models.is_known(mine)
-    assert not user_models.is_known(other)
+    assert not user_models.is_known(theirs)
     assert not user_models.is_known(parse_spec("mine.py:Net", "/here"))
 
 
@@ -248,7 +249,7 @@ def describe_model(graphs: Mapping[int, int]) -> user_models.UserModel:
 
 
 def described_steps(
-    graphs: Mapping[int, int], *, name: str = "net", has_loss: bool = False, taken: Sequence[str] = ()
+    graphs: Mapping[int, int], *, name: str = "net", has_loss: bool = False, names_taken: Sequence[str] = ()
 ) -> dict[str, user_models.UserModel]:
     """The same with the step of its training, if it has a loss."""
 
@@ -264,36 +265,36 @@ def described_steps(
         return Answer({"described": facts | inputs})
 
     spec = ModelSpec(folder="/here", module=name)
-    return user_models.describe([spec], taken, lambda kind: ask)
+    return user_models.describe([spec], names_taken, lambda kind: ask)
 
 
 def test_a_model_is_described_at_the_sizes_that_are_asked_for() -> None:
     model = describe_model({1: 1000, 8: 8000})
 
-    def told(**sizes: list[Scalar]) -> str:
+    def description(**sizes: list[Scalar]) -> str:
         return model.summary_lines(sizes)[0].partition(" (counted")[0]
 
-    assert told() == "net: Net(depth=2), inputs(batch=1); 2 M parameters, 1.00 kFLOP a step"
-    assert told(batch=[8]) == "net: Net(depth=2), inputs(batch=8); 2 M parameters, 8.00 kFLOP a step"
+    assert description() == "net: Net(depth=2), inputs(batch=1); 2 M parameters, 1.00 kFLOP a step"
+    assert description(batch=[8]) == "net: Net(depth=2), inputs(batch=8); 2 M parameters, 8.00 kFLOP a step"
     several = "net: Net(depth=2), inputs(batch=8,1); 2 M parameters, 8.00 kFLOP a step at batch=8"
-    assert told(batch=[8, 1]) == several
-    assert told(batch=[3]) == "net: Net(depth=2), inputs(batch=3)"  # its row says why it cannot run
+    assert description(batch=[8, 1]) == several
+    assert description(batch=[3]) == "net: Net(depth=2), inputs(batch=3)"  # its row says why it cannot run
 
 
-@pytest.mark.parametrize("taken", ["unet", "unet_train"])
-def test_model_named_like_a_shipped_workload_is_named_with_its_class(taken: str) -> None:
-    steps = described_steps({1: 1000}, name="unet", has_loss=True, taken=[taken])
+@pytest.mark.parametrize("name_taken", ["unet", "unet_train"])
+def test_model_named_like_a_shipped_workload_is_named_with_its_class(name_taken: str) -> None:
+    steps = described_steps({1: 1000}, name="unet", has_loss=True, names_taken=[name_taken])
     assert list(steps) == ["unet_net", "unet_net_train"]
 
 
 def test_a_model_that_the_workloads_chosen_leave_out_is_refused() -> None:
     model = describe_model({1: 1000})
     with catalogue.with_models({"net": model}):
-        asked = MeasureOptions(model=("net:Net",), workloads=("gemm",))
+        options = MeasureOptions(model=("net:Net",), workloads=("gemm",))
         with pytest.raises(UsageError, match="net is not among"):
-            request(asked, ["net"])
-        both = request(dataclasses.replace(asked, workloads=("gemm", "net")), ["net"])
-        assert {entry.workload for _, entry in both.entries} == {"gemm", "net"}
+            request(options, ["net"])
+        both_requested = request(dataclasses.replace(options, workloads=("gemm", "net")), ["net"])
+        assert {entry.workload for _, entry in both_requested.entries} == {"gemm", "net"}
 
 
 def test_of_a_model_that_trains_a_phase_or_a_pattern_chooses_one_step() -> None:
@@ -301,21 +302,25 @@ def test_of_a_model_that_trains_a_phase_or_a_pattern_chooses_one_step() -> None:
     with catalogue.with_models(models):
         assert catalogue.models_of([models["trained"].spec]) == ["trained", "trained_train"]
 
-        def chosen(**asked: Any) -> list[str]:
-            options = MeasureOptions(model=("trained:Net",), **asked)
+        def chosen_workloads(**overrides: Any) -> list[str]:
+            options = MeasureOptions(model=("trained:Net",), **overrides)
             return [entry.workload for _, entry in request(options, [*models]).entries]
 
-        assert chosen() == ["trained", "trained_train"]
-        assert chosen(phases=("train",)) == chosen(workloads=("*_train",)) == ["trained_train"]
-        assert chosen(phases=("forward",)) == ["trained"]
+        assert chosen_workloads() == ["trained", "trained_train"]
+        assert (
+            chosen_workloads(phases=("train",))
+            == chosen_workloads(workloads=("*_train",))
+            == ["trained_train"]
+        )
+        assert chosen_workloads(phases=("forward",)) == ["trained"]
 
 
 def test_a_model_without_a_loss_has_no_training_step_and_says_how_it_gets_one() -> None:
     model = describe_model({1: 1000})
     with catalogue.with_models({"net": model}):
-        for asked in (MeasureOptions(phases=("train",)), MeasureOptions(workloads=("net_train",))):
+        for options in (MeasureOptions(phases=("train",)), MeasureOptions(workloads=("net_train",))):
             with pytest.raises(UsageError) as refused:
-                request(dataclasses.replace(asked, model=("net:Net",)), ["net"])
+                request(dataclasses.replace(options, model=("net:Net",)), ["net"])
             assert refused.value.hint == model.training_hint
 
 
@@ -326,9 +331,9 @@ def of_version(version: str) -> Run:
 
 
 def test_a_changed_graph_is_other_work_and_the_same_graph_is_compared() -> None:
-    same = compare_runs(of_version("own:12345678"), of_version("own:12345678"))
+    comparison = compare_runs(of_version("own:12345678"), of_version("own:12345678"))
     changed = compare_runs(of_version("own:12345678"), of_version("own:9abcdef0"))
-    assert same.verdicts[0].verdict is not Verdict.INCOMPARABLE
+    assert comparison.verdicts[0].verdict is not Verdict.INCOMPARABLE
     assert changed.verdicts[0].verdict is Verdict.INCOMPARABLE
     assert codec.outcome_of(dataclasses.asdict(of_version("own:1").records[0].outcome)) is not None
 
@@ -336,7 +341,7 @@ def test_a_changed_graph_is_other_work_and_the_same_graph_is_compared() -> None:
 def test_without_the_lossy_engines_another_one_is_fastest() -> None:
     lossy = (note(NoteKind.LOSSY, how="int8", allowed=0.01),)
     modes = {"graph-dynamic": (0.001, lossy), "graph": (0.002, ()), "slow": (0.004, ())}
-    found = [
+    records = [
         a_record(
             case=a_case(backend="onnxruntime", target="onnxruntime", mode=mode),
             round=number,
@@ -347,15 +352,15 @@ def test_without_the_lossy_engines_another_one_is_fastest() -> None:
         for number in range(5)
         for mode, (seconds, notes) in modes.items()
     ]
-    run = a_run(found, settings=Settings(threads=1, max_error=0.01))
-    made = report_document(run)
-    assert made.data["works"][0]["winner"] == "graph-dynamic"
-    _, lossy_line, others = map(str, made.answer)
+    run = a_run(records, settings=Settings(threads=1, max_error=0.01))
+    report = report_document(run)
+    assert report.data["works"][0]["winner"] == "graph-dynamic"
+    _, lossy_line, other_lines = map(str, report.answer)
     assert all(part in lossy_line for part in ("graph-dynamic", "0.2 %", "1 %"))
-    assert re.search(r"\bgraph\b(?!-)", others)
-    assert "graph-dynamic" not in others
-    shown = [str(line[0]) for table in made.tables for line in table.rows]
-    assert any("graph-dynamic (lossy)" in each for each in shown)
+    assert re.search(r"\bgraph\b(?!-)", other_lines)
+    assert "graph-dynamic" not in other_lines
+    labels = [str(line[0]) for table in report.tables for line in table.rows]
+    assert any("graph-dynamic (lossy)" in label for label in labels)
 
 
 def test_an_error_is_allowed_to_models_of_the_user_s_only() -> None:

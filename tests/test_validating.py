@@ -42,15 +42,17 @@ def a_copy(name: str, folder: Path) -> Path:
 
 def faults(path: Path) -> list[str]:
     return [
-        f"{each.path.name}:{each.line}: {each.text}" if each.line else f"{each.path.name}: {each.text}"
-        for each in validate_path(path).faults
+        f"{fault.path.name}:{fault.line}: {fault.text}" if fault.line else f"{fault.path.name}: {fault.text}"
+        for fault in validate_path(path).faults
     ]
 
 
 def test_the_published_schemas_are_of_what_this_version_writes() -> None:
-    made = published_schemas.schemas()
-    stored = {name: (published_schemas.FOLDER / name).read_text() for name in made}
-    outdated = [name for name, schema in made.items() if published_schemas.text_of(schema) != stored[name]]
+    generated = published_schemas.schemas()
+    published = {name: (published_schemas.FOLDER / name).read_text() for name in generated}
+    outdated = [
+        name for name, schema in generated.items() if published_schemas.text_of(schema) != published[name]
+    ]
     assert not outdated, "python -m tests.published_schemas writes them anew"
 
 
@@ -74,10 +76,10 @@ def test_numbers_are_as_a_schema_asks_whether_they_are_looked_at_one_by_one_or_t
 ) -> None:
     from jsonschema import Draft202012Validator
 
-    asked = {"type": "array", "items": {"type": kind} | ({} if least is None else {"minimum": least})}
+    schema = {"type": "array", "items": {"type": kind} | ({} if least is None else {"minimum": least})}
     together, one_by_one = (
-        [(error.json_path, error.message) for error in made(asked).iter_errors(values)]
-        for made in (validator_of, Draft202012Validator)
+        [(error.json_path, error.message) for error in make(schema).iter_errors(values)]
+        for make in (validator_of, Draft202012Validator)
     )
     assert together == one_by_one
 
@@ -118,11 +120,11 @@ def test_what_a_run_a_check_and_a_report_write_is_valid(tmp_path: Path) -> None:
     accelbench("run", "-b", "fake", "-d", "cpu", "-w", "gemm,honest", "--quick", cwd=tmp_path)
     accelbench("baseline", "set", "main", "--accept", cwd=tmp_path)
     accelbench("check", "--baseline", "main", "--inconclusive", "pass", cwd=tmp_path)
-    shown = accelbench("report", "--format", "json", cwd=tmp_path).stdout
-    (tmp_path / "results/report.json").write_text(shown)
-    found = validate_path(tmp_path / "results")
-    assert found.faults == found.remarks == ()
-    assert found.files >= 3 + 1 + 1
+    output = accelbench("report", "--format", "json", cwd=tmp_path).stdout
+    (tmp_path / "results/report.json").write_text(output)
+    validation = validate_path(tmp_path / "results")
+    assert validation.faults == validation.remarks == ()
+    assert validation.files >= 3 + 1 + 1
     assert all(map(stored_files.read_run, (tmp_path / "results/runs").iterdir()))
     for name in ("latest", "main", "quick", "results"):
         assert "no faults in " in accelbench("validate", name, cwd=tmp_path).stdout
@@ -164,22 +166,28 @@ def test_a_fault_names_its_line(tmp_path: Path) -> None:
     assert re.fullmatch(r"records.jsonl:2: it does not match its checksum.*", changed)
     assert re.fullmatch(r"records.jsonl:8: line 1 has round 0 of this case already", twice)
     assert count == "end.json: it counts 7 records, and there are 8"
-    said = accelbench("validate", str(run), cwd=tmp_path, code=5).stdout
-    assert "3 faults in 3 files" in said
-    told = json.loads(accelbench("validate", str(run), "--format", "json", cwd=tmp_path, code=5).stdout)
-    assert [each["line"] for each in told["faults"]] == [2, 8, 0]
+    output = accelbench("validate", str(run), cwd=tmp_path, code=5).stdout
+    assert "3 faults in 3 files" in output
+    data = json.loads(accelbench("validate", str(run), "--format", "json", cwd=tmp_path, code=5).stdout)
+    assert [fault["line"] for fault in data["faults"]] == [2, 8, 0]
 
 
-def measured(change: Callable[[dict[str, Any]], object]) -> Callable[[dict[str, Any]], object]:
+def changed_outcome(change: Callable[[dict[str, Any]], object]) -> Callable[[dict[str, Any]], object]:
     return lambda record: change(record["outcome"])
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
-        (measured(lambda outcome: outcome["block_s"].append(-1.0)), "outcome.block_s[6]: -1.0 is less than"),
-        (measured(lambda outcome: outcome.update(block_s=[])), "outcome.block_s: [] should be non-empty"),
-        (measured(lambda outcome: outcome["telemetry"]["busy_s"].append(1)), "telemetry"),
+        (
+            changed_outcome(lambda outcome: outcome["block_s"].append(-1.0)),
+            "outcome.block_s[6]: -1.0 is less than",
+        ),
+        (
+            changed_outcome(lambda outcome: outcome.update(block_s=[])),
+            "outcome.block_s: [] should be non-empty",
+        ),
+        (changed_outcome(lambda outcome: outcome["telemetry"]["busy_s"].append(1)), "telemetry"),
         (lambda record: record.update(round=-1), "round: -1 is less than the minimum of 0"),
         (lambda record: record.update(schema=99), "schema: 99 is none of 1, 2"),
         (lambda record: record.update(part=9), "part: 9, and the run was resumed 1 times"),
@@ -189,7 +197,7 @@ def measured(change: Callable[[dict[str, Any]], object]) -> Callable[[dict[str, 
     ],
 )
 def test_an_invalid_record_is_a_fault(
-    tmp_path: Path, change: Callable[[dict[str, Any]], object], told: str
+    tmp_path: Path, change: Callable[[dict[str, Any]], object], message: str
 ) -> None:
     run = a_copy("run-2", tmp_path)
     path = run / "records.jsonl"
@@ -201,11 +209,11 @@ def test_an_invalid_record_is_a_fault(
     path.write_bytes(b"".join(lines))
     (text,) = faults(run)
     assert text.startswith("records.jsonl:2: ")
-    assert told in text
+    assert message in text
 
 
 @pytest.mark.parametrize(
-    ("head", "told"),
+    ("head", "message"),
     [
         (b"[]", "not a JSON object"),
         (b"{", "not valid JSON"),
@@ -219,25 +227,25 @@ def test_an_invalid_record_is_a_fault(
         (b'{"schema": 2, "id": "../../x"}', "id: it could name a file elsewhere"),
     ],
 )
-def test_an_invalid_head_is_a_fault(tmp_path: Path, head: bytes, told: str) -> None:
+def test_an_invalid_head_is_a_fault(tmp_path: Path, head: bytes, message: str) -> None:
     run = a_copy("run-1", tmp_path)
     (run / "run.json").write_bytes(head)
-    assert told in "\n".join(faults(run))
+    assert message in "\n".join(faults(run))
 
 
 def test_an_interrupted_run_is_no_fault_and_an_ended_one_without_its_end_is(tmp_path: Path) -> None:
     run = a_copy("run-2", tmp_path)
     path = run / "records.jsonl"
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-9])
+    content = path.read_bytes()
+    path.write_bytes(content[:-9])
     assert faults(run) == [
         "records.jsonl:6: the last line is cut off: its record was not finished",
         "end.json: it counts 7 records, and there are 6",
     ]
     (run / "end.json").unlink()
-    found = validate_path(run)
-    assert found.faults == ()
-    assert [each.text for each in found.remarks] == [
+    validation = validate_path(run)
+    assert validation.faults == ()
+    assert [remark.text for remark in validation.remarks] == [
         "the last line is cut off: its record was not finished",
         "interrupted, or still being measured, after 6 records",
     ]
@@ -248,13 +256,13 @@ def test_no_bit_flips_unnoticed(tmp_path: Path) -> None:
     run = a_copy("run-2", tmp_path)
     source = random.Random(15)
     for name, flips in [("run.json", 40), ("records.jsonl", 40), ("end.json", 40)]:
-        whole = (run / name).read_bytes()
+        content = (run / name).read_bytes()
         for _ in range(flips):
-            changed = bytearray(whole)
-            changed[source.randrange(len(whole) - 1)] ^= 1 << source.randrange(8)
+            changed = bytearray(content)
+            changed[source.randrange(len(content) - 1)] ^= 1 << source.randrange(8)
             (run / name).write_bytes(changed)
             assert faults(run)
-        (run / name).write_bytes(whole)
+        (run / name).write_bytes(content)
     assert faults(run) == []
 
 
@@ -262,7 +270,7 @@ def test_an_invalid_session_of_a_baseline_is_a_fault(tmp_path: Path) -> None:
     folder = a_copy("baseline-1", tmp_path)
     (path,) = folder.glob("*.json")
     session = json.loads(path.read_text())
-    name = next(each for each, case in session["cases"].items() if case.get("values"))
+    name = next(case_id for case_id, case in session["cases"].items() if case.get("values"))
     wrong = copy.deepcopy(session)
     wrong["cases"][name]["values"]["latency_s"].append(1.0)
     path.write_text(json.dumps(wrong))
@@ -273,7 +281,7 @@ def test_an_invalid_session_of_a_baseline_is_a_fault(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ('description = "x"', "'cases' is a required property"),
         ('description = "x"\ncases = []\nworkload = 1', "Additional properties are not allowed"),
@@ -281,16 +289,16 @@ def test_an_invalid_session_of_a_baseline_is_a_fault(tmp_path: Path) -> None:
         ('description = "x', "Unterminated string"),
     ],
 )
-def test_an_invalid_suite_is_a_fault(tmp_path: Path, text: str, told: str) -> None:
+def test_an_invalid_suite_is_a_fault(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(text)
-    assert told in faults(path)[0]
+    assert message in faults(path)[0]
 
 
 def test_a_file_of_no_known_format_is_a_fault(tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text('{"schema": 1}')
-    (told,) = faults(tmp_path / "other.json")
-    assert told.partition("it is ")[2] == (
+    (message,) = faults(tmp_path / "other.json")
+    assert message.partition("it is ")[2] == (
         "not a file that accelbench writes: neither a run nor a baseline, a fleet, a report or a suite"
     )
     (tmp_path / "pipe.json").mkdir()

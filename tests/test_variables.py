@@ -103,6 +103,6 @@ def test_variables_that_a_backend_sets_itself_are_reported_as_unused() -> None:
 @pytest.mark.real
 def test_a_variable_that_does_nothing_is_a_usage_error(tmp_path: Path) -> None:
     typed = ("run", "-w", "gemm", "-b", "fake", "--env", "OMP_NUM_THREADS=1,2")
-    found = accelbench(*typed, cwd=tmp_path, code=2)
-    assert "OMP_NUM_THREADS cannot define cases" in found.stderr
-    assert "--threads 1,2" in found.stderr
+    process = accelbench(*typed, cwd=tmp_path, code=2)
+    assert "OMP_NUM_THREADS cannot define cases" in process.stderr
+    assert "--threads 1,2" in process.stderr

@@ -38,28 +38,28 @@ differences = st.lists(
 
 
 @given(differences)
-def test_other_cases_never_make_a_case_less_variable_and_always_better_known(own: list[Difference]) -> None:
-    for before, after in zip(own, shared_variance(own), strict=True):
+def test_other_cases_never_make_a_case_less_variable_and_always_better_known(cases: list[Difference]) -> None:
+    for before, after in zip(cases, shared_variance(cases), strict=True):
         assert (after.mid, after.share) == (before.mid, before.share)
         assert after.error >= before.error * (1 - 1e-9)
         assert after.degrees >= before.degrees - 1e-9
 
 
 @given(differences, st.randoms())
-def test_the_order_of_cases_does_not_matter(own: list[Difference], source: st.DataObject) -> None:
-    places = list(range(len(own)))
-    source.shuffle(places)  # type: ignore[attr-defined]
-    there = shared_variance(own)
-    back = shared_variance([own[place] for place in places])
-    for place, each in zip(places, back, strict=True):
-        assert each.error == pytest.approx(there[place].error, rel=1e-6)
-        assert each.degrees == pytest.approx(there[place].degrees, rel=1e-4)
+def test_the_order_of_cases_does_not_matter(cases: list[Difference], source: st.DataObject) -> None:
+    order = list(range(len(cases)))
+    source.shuffle(order)  # type: ignore[attr-defined]
+    there = shared_variance(cases)
+    back = shared_variance([cases[place] for place in order])
+    for place, difference in zip(order, back, strict=True):
+        assert difference.error == pytest.approx(there[place].error, rel=1e-6)
+        assert difference.degrees == pytest.approx(there[place].degrees, rel=1e-4)
 
 
 def test_one_case_has_nothing_but_itself() -> None:
-    alone = [Difference(0.1, 0.02, 4.0, 0.4)]
-    assert shared_variance(alone) == alone
-    assert at_least_the_mean(alone)[0].error == pytest.approx(0.02)
+    single = [Difference(0.1, 0.02, 4.0, 0.4)]
+    assert shared_variance(single) == single
+    assert at_least_the_mean(single)[0].error == pytest.approx(0.02)
 
 
 @pytest.mark.parametrize(("degrees", "prior_degrees", "prior"), [(4, 4.0, 1e-4), (8, 10.0, 4e-4)])
@@ -67,8 +67,8 @@ def test_the_prior_of_many_cases_is_recovered(degrees: int, prior_degrees: float
     """Smyth 2004: 1/σ² is χ²(d₀) / (d₀ s₀²), and s² is σ² χ²(d) / d."""
     source = np.random.default_rng(4)
     true = prior * prior_degrees / source.chisquare(prior_degrees, 20_000)
-    found = true * source.chisquare(degrees, 20_000) / degrees
-    size, freedom = stats._fit_prior(found, np.full(20_000, float(degrees)))
+    variances = true * source.chisquare(degrees, 20_000) / degrees
+    size, freedom = stats._fit_prior(variances, np.full(20_000, float(degrees)))
     assert size == pytest.approx(prior, rel=0.05)
     assert freedom == pytest.approx(prior_degrees, rel=0.1)
 
@@ -80,10 +80,10 @@ def test_the_inverse_of_trigamma_is_one(value: float) -> None:
 
 def test_cases_that_vary_alike_are_as_one_large_sample() -> None:
     source = np.random.default_rng(7)
-    own = [welch(a.tolist(), b.tolist()) for a, b in source.normal(0, 0.01, (200, 2, 3))]
-    found = shared_variance(own)
-    assert np.median([each.variance for each in found]) == pytest.approx(1e-4, rel=0.1)
-    assert min(each.degrees for each in found) > 50
+    separate = [welch(a.tolist(), b.tolist()) for a, b in source.normal(0, 0.01, (200, 2, 3))]
+    shared = shared_variance(separate)
+    assert np.median([difference.variance for difference in shared]) == pytest.approx(1e-4, rel=0.1)
+    assert min(difference.degrees for difference in shared) > 50
 
 
 # Rounds that the spread of the first ones decided
@@ -116,17 +116,17 @@ def test_the_first_rounds_of_both_are_compared_where_one_side_s_spread_asked_for
     """The further rounds of the wild side are slow: compared as a whole, it would look 4 % slower."""
     calm, wild = [1.0, 1.001, 0.999, 1.0, 1.0], [1.0, 1.03, 0.97, 1.01, 0.99, 1.1, 1.1, 1.1, 1.1, 1.1]
     policy = POLICIES["default"]
-    ref, new = (a_run(some_rounds(*each), policy=policy) for each in (calm, wild))
+    ref, new = (a_run(some_rounds(*steps), policy=policy) for steps in (calm, wild))
     there, back = compare_runs(ref, new).verdicts[0], compare_runs(new, ref).verdicts[0]
     assert there.ratio == pytest.approx(1.0, abs=2e-3)
     assert back.ratio == pytest.approx(1 / (there.ratio or 0))
     assert (there.ref_processes, there.new_processes) == (5, 5)
     assert (there.ref_unused, there.new_unused) == (0, 5)
-    found = compare_runs(ref, new)
-    assert "5 v 5 of 10 processes" in comparison.sentences(found.verdicts[0])[0]
-    for each, told in ((found, True), (compare_runs(new, new), False)):
-        notes = comparison.comparison_document(each, each.verdicts).notes
-        assert (comparison.UNUSED in notes) == told
+    compared_runs = compare_runs(ref, new)
+    assert "5 v 5 of 10 processes" in comparison.sentences(compared_runs.verdicts[0])[0]
+    for compared, is_noted in ((compared_runs, True), (compare_runs(new, new), False)):
+        notes = comparison.comparison_document(compared, compared.verdicts).notes
+        assert (comparison.UNUSED in notes) == is_noted
     fixed = a_run(some_rounds(*wild), policy=Policy(name="fixed", rounds=10))
     assert compare_runs(ref, fixed).verdicts[0].new_processes == 10  # nothing but the user chose them
     assert compare_runs(new, new).verdicts[0].new_processes == 10
@@ -136,8 +136,8 @@ def test_rounds_that_were_planned_all_count_whatever_the_other_side_has() -> Non
     quick, default = POLICIES["quick"], POLICIES["default"]
     ref = a_run(some_rounds(1.0, 1.001, 0.999), policy=quick)
     new = a_run(some_rounds(*[1.0] * 10), policy=default)
-    found = compare_runs(ref, new).verdicts[0]
-    assert (found.ref_processes, found.new_processes) == (3, 5)
+    verdict = compare_runs(ref, new).verdicts[0]
+    assert (verdict.ref_processes, verdict.new_processes) == (3, 5)
 
 
 REDUCED = 25
@@ -156,9 +156,9 @@ REDUCED = 25
 def test_with_rounds_chosen_by_the_tool_unchanged_suites_are_quiet_and_intervals_hold(
     policy: Policy, noise: str
 ) -> None:
-    for alarms, held in rates(policy, NOISE[noise], REDUCED).values():
+    for alarms, coverage in rates(policy, NOISE[noise], REDUCED).values():
         assert alarms <= highest_rate(0.05, REDUCED)
-        assert held >= 0.94 - 2 * math.sqrt(0.94 * 0.06 / (REDUCED * CASES))
+        assert coverage >= 0.94 - 2 * math.sqrt(0.94 * 0.06 / (REDUCED * CASES))
 
 
 @pytest.mark.real
@@ -174,9 +174,9 @@ def test_sharing_finds_what_each_case_alone_does_not() -> None:
 
 @pytest.mark.real
 def test_three_processes_in_two_modes_do_not_alarm() -> None:
-    found = rates(POLICIES["quick"], partial(two_modes, spread=0.001), 30)
-    assert found[Variance.SHARED][0] <= highest_rate(0.05, 30)
-    assert found[Variance.OWN][0] > 0.2
+    error_rates = rates(POLICIES["quick"], partial(two_modes, spread=0.001), 30)
+    assert error_rates[Variance.SHARED][0] <= highest_rate(0.05, 30)
+    assert error_rates[Variance.OWN][0] > 0.2
 
 
 def test_modes_are_seen_in_few_processes_and_not_in_normal_ones() -> None:
@@ -194,22 +194,24 @@ def test_a_comparison_says_that_processes_cluster() -> None:
     logs = partial(two_modes, spread=0.001)
     source = np.random.default_rng(3)
     ref, new = (measured(POLICIES["quick"], logs(source)) for _ in range(2))
-    found = compare_runs(ref, new)
-    assert found.modes
-    assert "processes form clusters" in rendered(comparison.comparison_document(found, ()), "terminal")
-    assert comparison.comparison_document(found, ()).data["modes"]
+    compared_runs = compare_runs(ref, new)
+    assert compared_runs.modes
+    assert "processes form clusters" in rendered(
+        comparison.comparison_document(compared_runs, ()), "terminal"
+    )
+    assert comparison.comparison_document(compared_runs, ()).data["modes"]
 
 
 def test_the_variance_can_be_each_cases_own() -> None:
     source = np.random.default_rng(5)
     ref, new = (a_suite(1e-3 * np.exp(source.normal(0, 0.02, (10, 3)))) for _ in range(2))
-    own = benchbench.compare(ref, new, variance="own")
-    assert own.variance is Variance.OWN
+    separate = benchbench.compare(ref, new, variance="own")
+    assert separate.variance is Variance.OWN
     shared = benchbench.compare(ref, new)
     assert shared.variance is Variance.SHARED
-    assert [verdict.ratio for verdict in own.verdicts] == [verdict.ratio for verdict in shared.verdicts]
+    assert [verdict.ratio for verdict in separate.verdicts] == [verdict.ratio for verdict in shared.verdicts]
     assert sum((verdict.mde or 0) for verdict in shared.verdicts) < sum(
-        (verdict.mde or 0) for verdict in own.verdicts
+        (verdict.mde or 0) for verdict in separate.verdicts
     )
     with pytest.raises(UsageError, match="No variance named 'mine'"):
         benchbench.compare(ref, new, variance="mine")
@@ -217,8 +219,8 @@ def test_the_variance_can_be_each_cases_own() -> None:
 
 def test_all_rounds_of_a_budget_count() -> None:
     ref, new = (a_run(some_rounds(*[1.0] * count), policy=budget_policy(60)) for count in (4, 7))
-    found = compare_runs(ref, new).verdicts[0]
-    assert (found.ref_processes, found.new_processes) == (4, 7)
+    verdict = compare_runs(ref, new).verdicts[0]
+    assert (verdict.ref_processes, verdict.new_processes) == (4, 7)
 
 
 def test_groups_that_vary_significantly_more_are_pooled() -> None:
@@ -226,9 +228,9 @@ def test_groups_that_vary_significantly_more_are_pooled() -> None:
         return Difference(0.0, math.sqrt(variance / 3), degrees, share=1 / 3)
 
     calm, wild = [0.5, 1.0, 1.5], [0.1, 4.0, 12.0]
-    groups = [("calm", each) for each in calm] + [("wild", each) for each in wild] + [("single", 50.0)]
-    found = larger_variances(
+    groups = [("calm", value) for value in calm] + [("wild", value) for value in wild] + [("single", 50.0)]
+    pooled = larger_variances(
         [(name, difference(variance)) for name, variance in groups], typical_variance=1.0
     )
-    assert found.keys() == {"wild"}
-    assert found["wild"] == pytest.approx((16.1 / 3, 6.0))
+    assert pooled.keys() == {"wild"}
+    assert pooled["wild"] == pytest.approx((16.1 / 3, 6.0))

@@ -41,8 +41,8 @@ def test_a_mistake_that_bfloat16_hides_is_a_wrong_result(tmp_path: Path) -> None
         cwd=tmp_path,
         code=4,
     )
-    told = {(row["workload"], row["mode"]): row["status"] for row in rows(tmp_path)}
-    assert told == {
+    statuses = {(row["workload"], row["mode"]): row["status"] for row in rows(tmp_path)}
+    assert statuses == {
         ("hidden", "eager"): "ok",
         ("hidden", "compile"): "ok",
         ("hidden_mistake", "eager"): "wrong_result",
@@ -72,11 +72,11 @@ def test_rounding_hides_mistakes_in_networks_below_float32(over: dict[str, Any],
 
 def test_all_dtypes_and_modes_of_a_work_on_a_device_share_a_check() -> None:
     first = check_name(a_network())
-    for same in ({"dtype": Dtype.FLOAT16}, {"mode": "compile"}, {"cache": Cache.COLD}):
-        assert check_name(a_network(**same)) == first
-    others: list[dict[str, Any]] = [{"device": "cuda:0"}, {"target": "old"}, {"params": {"batch": 9}}]
-    for other in (*others, {"environment": {"A": "1"}}):
-        assert check_name(a_network(**other)) != first
+    for change in ({"dtype": Dtype.FLOAT16}, {"mode": "compile"}, {"cache": Cache.COLD}):
+        assert check_name(a_network(**change)) == first
+    other_changes: list[dict[str, Any]] = [{"device": "cuda:0"}, {"target": "old"}, {"params": {"batch": 9}}]
+    for other_change in (*other_changes, {"environment": {"A": "1"}}):
+        assert check_name(a_network(**other_change)) != first
     plain = a_network(dtype=Dtype.FLOAT32)
     assert check_name(plain) == plain.id
 
@@ -86,20 +86,20 @@ def failure(status: Status) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("reply", "told"),
+    ("reply", "expected"),
     [
         ({"verified": 0.25}, 0.25),
         (failure(Status.WRONG_RESULT), Status.WRONG_RESULT),
         (failure(Status.UNSUPPORTED), None),
     ],
 )
-def test_a_case_that_float32_does_not_support_is_left_to_the_measurement(reply: Any, told: Any) -> None:
-    case, found = a_network(), dict[str, Any]()
-    job = verify_job(case, {}, found, in_float32=True)
+def test_a_case_that_float32_does_not_support_is_left_to_the_measurement(reply: Any, expected: Any) -> None:
+    case, verified = a_network(), dict[str, Any]()
+    job = verify_job(case, {}, verified, in_float32=True)
     assert job.message["in_float32"]
     assert not list(job.done(Answer(reply)))
-    result = found.get(check_name(case))
-    assert (result.status if isinstance(result, Failure) else result) == told
+    result = verified.get(check_name(case))
+    assert (result.status if isinstance(result, Failure) else result) == expected
 
 
 @pytest.mark.parametrize(
@@ -111,10 +111,10 @@ def test_a_case_that_float32_does_not_support_is_left_to_the_measurement(reply: 
     ],
 )
 def test_a_case_without_a_reference_is_not_verified(answer: Answer, status: Status) -> None:
-    case, found = a_network(), References()
-    (job,) = reference_jobs([case, replace(case, target="jax", backend="jax")], found, never)
+    case, references = a_network(), References()
+    (job,) = reference_jobs([case, replace(case, target="jax", backend="jax")], references, never)
     assert not list(job.done(answer))
-    reference = found[computed(case)]
+    reference = references[computed(case)]
     assert isinstance(reference, Failure)
     assert (reference.status, "so it is" in reference.message) == (status, True)
 
@@ -124,16 +124,18 @@ def never(case: Case, reference: object) -> Job:
 
 
 def test_one_reference_serves_all_backends_and_each_is_verified_when_it_is_there() -> None:
-    case, found = a_network(), References()
+    case, references = a_network(), References()
     cases = [case, replace(case, target="jax", backend="jax"), replace(case, target="fake", backend="fake")]
-    (job,) = reference_jobs(cases, found, lambda each, reference: verify_job(each, reference, {}))
-    told = list(job.done(Answer({"reference": {"expected": {}}})))
-    assert [each.case for each in told] == cases[:2]  # the third computes nothing
-    assert found == {computed(case): {"expected": {}}}
+    (job,) = reference_jobs(
+        cases, references, lambda checked_case, reference: verify_job(checked_case, reference, {})
+    )
+    jobs = list(job.done(Answer({"reference": {"expected": {}}})))
+    assert [next_job.case for next_job in jobs] == cases[:2]  # the third computes nothing
+    assert references == {computed(case): {"expected": {}}}
 
 
 @pytest.mark.parametrize(
-    ("names", "output", "said"),
+    ("names", "output", "message"),
     [
         (["output"], {"y": 1.0}, "returned a dict of 1: return the output alone"),
         (["output"], (1.0, 2.0), "returned a tuple of 2: return the output alone"),
@@ -147,10 +149,12 @@ def test_one_reference_serves_all_backends_and_each_is_verified_when_it_is_there
         (["values", "indices"], (1.0, None), "returned nothing: return the indices alone"),
     ],
 )
-def test_a_step_that_returns_no_output_says_what_to_return(names: list[str], output: Any, said: str) -> None:
+def test_a_step_that_returns_no_output_says_what_to_return(
+    names: list[str], output: Any, message: str
+) -> None:
     with pytest.raises(verify.NotAnOutput) as refused:
         verify.outputs_by_name(names, output)
-    assert said in str(refused.value)
+    assert message in str(refused.value)
 
 
 @pytest.mark.parametrize("result", [None, {"state": 1.0, "loss": 2.0}, (1.0,), 3.0])
@@ -163,7 +167,9 @@ def test_a_training_step_that_returns_no_state_says_what_to_return(result: Any) 
 def test_it_is_a_row_with_that_message(tmp_path: Path) -> None:
     names = "odd_dict,odd_tuple,odd_nothing"
     accelbench("run", "-b", "fake", "-d", "cpu", "--rounds", "1", "-w", names, cwd=tmp_path, code=4)
-    found = {row["workload"]: row["message"] for row in rows(tmp_path)}
-    told = {"odd_dict": "a dict of 1", "odd_tuple": "a tuple of 2", "odd_nothing": "nothing"}
-    wanted = "return the output alone, an array of the framework"
-    assert found == {name: f"the step returned {what}: {wanted}" for name, what in told.items()}
+    messages = {row["workload"]: row["message"] for row in rows(tmp_path)}
+    descriptions = {"odd_dict": "a dict of 1", "odd_tuple": "a tuple of 2", "odd_nothing": "nothing"}
+    advice = "return the output alone, an array of the framework"
+    assert messages == {
+        name: f"the step returned {description}: {advice}" for name, description in descriptions.items()
+    }

@@ -78,10 +78,10 @@ def computed(work: Workload, dtype: Dtype) -> Dtype:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("work", MUTANTS, ids=repr)
 def test_a_right_step_passes_and_a_mutant_does_not(work: Inference | TrainingStep, dtype: Dtype) -> None:
-    asked = computed(work, dtype)
-    assert error_ratio(work, asked) < 0.7
+    outputs = computed(work, dtype)
+    assert error_ratio(work, outputs) < 0.7
     if dtype is Dtype.FLOAT32:  # training in less is verified in that, too
-        assert error_ratio(work, asked, MUTANTS[work]) > 1.5
+        assert error_ratio(work, outputs, MUTANTS[work]) > 1.5
 
 
 def parameters_of(work: Network) -> int:
@@ -105,8 +105,8 @@ def test_an_image_takes_the_published_work() -> None:
 
 
 def test_a_clip_takes_the_published_work() -> None:
-    counted = R3d18Infer(batch=1).cost(Dtype.FLOAT32).flops
-    assert round(counted / 2e9, 1) == 40.7  # torchvision says 40.70 GFLOPs, of a multiply-add each
+    flops = R3d18Infer(batch=1).cost(Dtype.FLOAT32).flops
+    assert round(flops / 2e9, 1) == 40.7  # torchvision says 40.70 GFLOPs, of a multiply-add each
 
 
 def test_a_detector_has_the_published_boxes() -> None:
@@ -126,8 +126,10 @@ def test_boxes_of_every_map_are_verified() -> None:
 @pytest.mark.parametrize(
     "framework",
     [
-        pytest.param(each, marks=[] if each == "torch" else [pytest.mark.nightly])  # most of a minute
-        for each in FRAMEWORKS
+        pytest.param(
+            framework, marks=[] if framework == "torch" else [pytest.mark.nightly]
+        )  # most of a minute
+        for framework in FRAMEWORKS
     ],
 )
 def test_both_updates_of_dcgan_are_float64_s_for_ten_steps(framework: str) -> None:
@@ -140,11 +142,11 @@ def test_both_updates_of_dcgan_are_float64_s_for_ten_steps(framework: str) -> No
         parameters = run.read(run.program.parameters)
         for objective in work.objectives:
             names = [name for name in parameters if objective.moves(name)]
-            moved, expected = (
+            actual, expected = (
                 np.concatenate([(after[name] - arrays[name]).ravel() for name in names])
                 for after in (parameters, step.parameters)
             )
-            error = np.linalg.norm(moved - expected) / np.linalg.norm(expected)
+            error = np.linalg.norm(actual - expected) / np.linalg.norm(expected)
             assert error < limit, (number, objective.learner)
 
 

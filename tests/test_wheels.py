@@ -60,11 +60,11 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    with Server(tmp_path) as found:
-        thread = threading.Thread(target=found.serve_forever, args=(0.01,))  # is ended soon
+    with Server(tmp_path) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))  # is ended soon
         thread.start()
-        yield found
-        found.shutdown()
+        yield server
+        server.shutdown()
         thread.join()
 
 
@@ -72,9 +72,9 @@ def reported(url: str, kind: str = "archive_info") -> dict[str, Any]:
     return {"metadata": {"name": "big", "version": "1.0"}, "download_info": {"url": url, kind: {}}}
 
 
-def asked(url: str, kind: str = "archive_info") -> Package:
-    (found,) = measure_packages([reported(url, kind)])
-    return found
+def measure(url: str, kind: str = "archive_info") -> Package:
+    (packages,) = measure_packages([reported(url, kind)])
+    return packages
 
 
 @pytest.fixture
@@ -85,33 +85,33 @@ def big(tmp_path: Path) -> Path:
 
 
 def test_a_wheel_is_measured_without_being_fetched(server: Server, big: Path) -> None:
-    found = asked(server.url(big))
-    assert found.remote
-    assert found.bytes == big.stat().st_size
-    assert found.unpacked_bytes is not None
-    assert 2_002_000 <= found.unpacked_bytes <= 2_003_000  # the module twice: pip compiles it
+    package = measure(server.url(big))
+    assert package.remote
+    assert package.bytes == big.stat().st_size
+    assert package.unpacked_bytes is not None
+    assert 2_002_000 <= package.unpacked_bytes <= 2_003_000  # the module twice: pip compiles it
     assert server.sent < 200_000
 
 
 def test_a_wheel_here_and_one_on_a_server_are_measured_alike(server: Server, big: Path) -> None:
-    here, there = asked(big.as_uri()), asked(server.url(big))
+    here, there = measure(big.as_uri()), measure(server.url(big))
     assert (here.bytes, here.unpacked_bytes) == (there.bytes, there.unpacked_bytes)
     assert (here.remote, here.file) == (False, big.name)
 
 
 def test_a_long_table_of_contents_is_read_to_its_beginning(server: Server, tmp_path: Path) -> None:
     many = wheel(tmp_path, "many", "1.0", {f"many/{number:0100}": "x" for number in range(2_000)})
-    found = asked(server.url(many))
-    assert found.unpacked_bytes == asked(many.as_uri()).unpacked_bytes
-    assert found.unpacked_bytes is not None
-    assert found.unpacked_bytes > 2_000
+    package = measure(server.url(many))
+    assert package.unpacked_bytes == measure(many.as_uri()).unpacked_bytes
+    assert package.unpacked_bytes is not None
+    assert package.unpacked_bytes > 2_000
 
 
 def test_a_server_that_sends_no_parts_leaves_an_estimate(server: Server, big: Path) -> None:
     server.ranges = False
-    found = asked(server.url(big))
-    assert (found.bytes, found.unpacked_bytes) == (big.stat().st_size, None)
-    total = Download(packages=(found,), free_bytes=0)
+    package = measure(server.url(big))
+    assert (package.bytes, package.unpacked_bytes) == (big.stat().st_size, None)
+    total = Download(packages=(package,), free_bytes=0)
     assert total.disk_bytes == EMPTY_BYTES + round(UNPACKED * big.stat().st_size)
 
 
@@ -127,25 +127,25 @@ def test_a_server_that_sends_no_parts_leaves_an_estimate(server: Server, big: Pa
 )
 @pytest.mark.usefixtures("server")
 def test_what_cannot_be_asked_is_of_unknown_size(url: str, kind: str) -> None:
-    found = asked(url, kind)
-    assert (found.bytes, found.unpacked_bytes) == (None, None)
-    total = Download(packages=(found,), free_bytes=0)
+    package = measure(url, kind)
+    assert (package.bytes, package.unpacked_bytes) == (None, None)
+    total = Download(packages=(package,), free_bytes=0)
     assert (total.unknown, total.remote_bytes, total.disk_bytes) == (1, 0, EMPTY_BYTES)
 
 
 def test_what_is_no_wheel_has_the_size_of_its_archive(server: Server, tmp_path: Path) -> None:
     (tmp_path / "big-1.0.tar.gz").write_bytes(b"x" * 100)
-    found = asked(server.url(tmp_path / "big-1.0.tar.gz"))
-    assert (found.bytes, found.unpacked_bytes) == (100, None)
+    package = measure(server.url(tmp_path / "big-1.0.tar.gz"))
+    assert (package.bytes, package.unpacked_bytes) == (100, None)
 
 
 def test_a_damaged_wheel_has_no_unpacked_size(server: Server, tmp_path: Path) -> None:
     (tmp_path / "big-1.0-py3-none-any.whl").write_bytes(b"x" * 300_000)
-    found = asked(server.url(tmp_path / "big-1.0-py3-none-any.whl"))
-    assert (found.bytes, found.unpacked_bytes) == (300_000, None)
+    package = measure(server.url(tmp_path / "big-1.0-py3-none-any.whl"))
+    assert (package.bytes, package.unpacked_bytes) == (300_000, None)
 
 
 def test_packages_come_largest_first(server: Server, big: Path, tmp_path: Path) -> None:
     small = wheel(tmp_path, "small", "1.0")
-    found = measure_packages([reported(server.url(small)), reported(server.url(big))])
-    assert [each.file for each in found] == [big.name, small.name]
+    packages = measure_packages([reported(server.url(small)), reported(server.url(big))])
+    assert [package.file for package in packages] == [big.name, small.name]

@@ -30,31 +30,31 @@ def right(step: Step) -> Step:
 
 
 def half_the_batch(step: Step) -> Step:
-    def half(x: Any, *rest: Any) -> Any:
+    def half(x: Any, *arrays: Any) -> Any:
         import torch
 
-        computed = step(x[: len(x) // 2], *rest)
+        computed = step(x[: len(x) // 2], *arrays)
         return torch.cat([computed, torch.zeros_like(computed)])
 
     return half
 
 
 def all_but_the_last(step: Step) -> Step:
-    def most(x: Any, *rest: Any) -> Any:
+    def most(x: Any, *arrays: Any) -> Any:
         import torch
 
-        computed = step(x[:-1], *rest)
+        computed = step(x[:-1], *arrays)
         return torch.cat([computed, computed[:1]])
 
     return most
 
 
 def one_sample_for_all(step: Step) -> Step:
-    def one(x: Any, *rest: Any) -> Any:
+    def one_sample(x: Any, *arrays: Any) -> Any:
         row = verified_row()
-        return step(x[row : row + 1], *rest).repeat(len(x), *[1] * (2 if x.ndim == 3 else 1))
+        return step(x[row : row + 1], *arrays).repeat(len(x), *[1] * (2 if x.ndim == 3 else 1))
 
-    return one
+    return one_sample
 
 
 def verified_row() -> int:
@@ -82,8 +82,8 @@ def unsampled(work: Operation) -> tuple[int, ...]:
     from benchbench.worker.verify import sample_indices
 
     (index,) = sample_indices(work).values()
-    seen = set(map(tuple, index.tolist()))
-    return next(place for place in np.ndindex(work.output_shape) if place not in seen)
+    sampled = set(map(tuple, index.tolist()))
+    return next(place for place in np.ndindex(work.output_shape) if place not in sampled)
 
 
 def check(
@@ -95,7 +95,7 @@ def check(
     monkeypatch.setattr(
         kind,
         "build_torch",
-        lambda self, *given: (made := built(self, *given)) and replace(made, step=wrong(made.step)),
+        lambda self, *arguments: replace(right := built(self, *arguments), step=wrong(right.step)),
     )
     backend, dtype = Torch(), Dtype.FLOAT32
     session = backend.open(backend.device_of("cpu"), dtype, "eager", 1)

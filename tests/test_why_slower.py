@@ -12,15 +12,15 @@ BACKENDS = ("torch", "tensorflow", "jax", "onnxruntime")
 PASSIVE = "[env:OMP_WAIT_POLICY=passive]"
 
 
-def measured() -> dict[tuple[str, str], float]:
+def measured_ms() -> dict[tuple[str, str], float]:
     """(workload, backend) → CPU milliseconds; torch's with threads that wait passively."""
-    found = {}
+    milliseconds_by_case = {}
     for line in (OUTPUT / "operators.md").read_text().splitlines():
         if case := re.match(r"\| (\w+)\(.*@(\w+):cpu(\S*) \| ([0-9.]+) \|", line):
             work, backend, suffix, milliseconds = case.groups()
             if (backend == "torch") == (suffix == PASSIVE):
-                found[work, backend] = float(milliseconds)
-    return found
+                milliseconds_by_case[work, backend] = float(milliseconds)
+    return milliseconds_by_case
 
 
 def documented() -> dict[tuple[str, str], str]:
@@ -35,12 +35,12 @@ def documented() -> dict[tuple[str, str], str]:
 
 
 def test_the_table_has_every_measured_case() -> None:
-    assert documented().keys() == measured().keys()
+    assert documented().keys() == measured_ms().keys()
 
 
 @pytest.mark.parametrize("key", documented(), ids="-".join)
 def test_a_figure_of_the_table_is_the_study_s(key: tuple[str, str]) -> None:
-    assert float(documented()[key]) == pytest.approx(measured()[key], rel=0.03)
+    assert float(documented()[key]) == pytest.approx(measured_ms()[key], rel=0.03)
 
 
 @pytest.mark.parametrize(
@@ -66,9 +66,9 @@ def test_a_figure_of_the_table_is_the_study_s(key: tuple[str, str]) -> None:
 )
 def test_a_ratio_of_the_text_is_the_study_s(quoted: str, study: str, row: str) -> None:
     text = (OUTPUT / study).read_text()
-    (shown,) = re.findall(quoted, " ".join(PAGE.split()))
+    (figure,) = re.findall(quoted, " ".join(PAGE.split()))
     first = next(line for line in text.splitlines() if line.startswith(f"| {row} |"))
-    assert float(shown) == pytest.approx(float(first.split("|")[5].split("±")[0]), abs=0.06)
+    assert float(figure) == pytest.approx(float(first.split("|")[5].split("±")[0]), abs=0.06)
 
 
 def test_before_and_after_are_the_study_s() -> None:
@@ -78,7 +78,7 @@ def test_before_and_after_are_the_study_s() -> None:
         for _, work, _, _, ratio, *_ in rows
     }
     quoted = re.findall(r"^\| `(\w+)` \| (JAX|TensorFlow|torch) \| ([0-9.]+ \[.*\]) \|$", PAGE, re.MULTILINE)
-    assert all(ratios.pop((work, name.lower())).strip() == shown for work, name, shown in quoted)
+    assert all(ratios.pop((work, name.lower())).strip() == figure for work, name, figure in quoted)
     assert f"The intervals of the other {len(ratios)} rows contain 1" in PAGE
     assert all(float(low) <= 1 <= float(high) for low, high in map(interval, ratios.values()))
     assert f"all {len(rows)}\nrows" in PAGE

@@ -45,9 +45,9 @@ def scores(queries, items):
 
 
 def documented(name: str) -> str:
-    found = re.search(rf"<!-- ci: {re.escape(name)} -->\n```\w+\n(.*?)```", PAGE, re.DOTALL)
-    assert found, name
-    return found[1]
+    match = re.search(rf"<!-- ci: {re.escape(name)} -->\n```\w+\n(.*?)```", PAGE, re.DOTALL)
+    assert match, name
+    return match[1]
 
 
 def steps(job: str) -> list[str]:
@@ -58,9 +58,9 @@ def steps(job: str) -> list[str]:
 
 def variables() -> dict[str, str]:
     """Of every job."""
-    found = re.search(r"^env:\n((?:  .*\n)+)", WORKFLOW, re.MULTILINE)
-    assert found
-    return dict(line.strip().split(": ", 1) for line in found[1].splitlines())
+    match = re.search(r"^env:\n((?:  .*\n)+)", WORKFLOW, re.MULTILINE)
+    assert match
+    return dict(line.strip().split(": ", 1) for line in match[1].splitlines())
 
 
 # As text
@@ -85,7 +85,7 @@ def test_the_gate_needs_no_secret_and_writes_nothing() -> None:
 def test_every_action_is_pinned_by_commit_and_says_which_version_that_is() -> None:
     used = re.findall(r"uses: (.*)", WORKFLOW)
     assert used
-    assert all(re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", each) for each in used)
+    assert all(re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action) for action in used)
 
 
 def test_no_page_installs_from_an_index_that_has_no_accelbench() -> None:
@@ -103,9 +103,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, *documented("wheel").split()[1:-1], "--no-build-isolation", str(ROOT)]
     subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=300)
-    (found,) = folder.iterdir()
-    assert variables()["INSTALL"].startswith(f"./{found.name}[")
-    return found
+    (wheel,) = folder.iterdir()
+    assert variables()["INSTALL"].startswith(f"./{wheel.name}[")
+    return wheel
 
 
 @pytest.fixture(scope="session")
@@ -115,10 +115,10 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=300)
     (packages,) = folder.glob("lib/python*/site-packages")
     for place in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:
-        for each in Path(place).iterdir():
-            own = "accelbench" in each.name or each.name == "benchbench"
-            if not own and not (packages / each.name).exists():
-                (packages / each.name).symlink_to(each)
+        for path in Path(place).iterdir():
+            is_ours = "accelbench" in path.name or path.name == "benchbench"
+            if not is_ours and not (packages / path.name).exists():
+                (packages / path.name).symlink_to(path)
     return folder
 
 
@@ -180,14 +180,14 @@ def run_job(job: str, checkout: Path, runner: Path, code: int = 0) -> str:
     *before, last = steps(job)
     for step in before:
         shell(step, checkout, runner).check_returncode()
-    done = shell(last, checkout, runner)
-    told = done.stdout + done.stderr
-    if done.returncode == NOTHING_TESTED and "contended: other processes used" in told:
-        assert "NOT COMPARABLE: no case could be tested" in told
+    process = shell(last, checkout, runner)
+    output = process.stdout + process.stderr
+    if process.returncode == NOTHING_TESTED and "contended: other processes used" in output:
+        assert "NOT COMPARABLE: no case could be tested" in output
         pytest.skip("others kept the machine busy, and the gate said so")
-    assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+    assert process.returncode == code, f"exit code {process.returncode}\n{process.stdout}\n{process.stderr}"
     assert untracked(checkout) == ""
-    return told
+    return output
 
 
 def untracked(checkout: Path) -> str:
@@ -226,11 +226,11 @@ def test_a_pull_request_does_not_set_its_own_limits(simulated: Path, runner: Pat
     config, suite = ((simulated / name).read_text() for name in ("accelbench.toml", "benchmarks/suite.toml"))
     slower["accelbench.toml"] = f'{config}[thresholds]\n"ranking" = "90%"\n[check]\nmax-slowdown = "90%"\n'
     slower["benchmarks/suite.toml"] = f'{suite}[thresholds]\n"ranking" = "90%"\n'
-    told = run_job("pull-request", pull_request(simulated, slower), runner, 10)
-    assert "limit 5% (default)" in told
+    output = run_job("pull-request", pull_request(simulated, slower), runner, 10)
+    assert "limit 5% (default)" in output
     commit(simulated, {"accelbench.toml": slower["accelbench.toml"]})
-    told = run_job("pull-request", pull_request(simulated, {MODEL: slower[MODEL]}), runner)
-    assert "limit 90% (accelbench.toml of HEAD^1 'ranking')" in told
+    output = run_job("pull-request", pull_request(simulated, {MODEL: slower[MODEL]}), runner)
+    assert "limit 90% (accelbench.toml of HEAD^1 'ranking')" in output
 
 
 @pytest.mark.nightly
@@ -242,9 +242,9 @@ def test_a_workload_that_the_base_does_not_have_yet_fails_nothing(simulated: Pat
         "benchmarks/another.py": workload.replace("Ranking", "Another"),
         "benchmarks/suite.toml": f'{suite}[[cases]]\nworkload = "another"\n',
     }
-    told = run_job("pull-request", pull_request(simulated, added), runner)
-    assert "PASS: no regression in 1" in told
-    assert "1 new" in told
+    output = run_job("pull-request", pull_request(simulated, added), runner)
+    assert "PASS: no regression in 1" in output
+    assert "1 new" in output
 
 
 @pytest.mark.real
@@ -252,8 +252,8 @@ def test_the_first_workload_has_nothing_to_be_compared_with(simulated: Path, run
     mine = {name: (simulated / name).read_text() for name in FILES if name.startswith("benchmarks/")}
     git(simulated, "rm", "-qr", "benchmarks")
     git(simulated, "commit", "-qm", "none yet")
-    told = run_job("pull-request", pull_request(simulated, mine), runner, 3)
-    assert "unsupported: No workload named 'ranking'." in told
+    output = run_job("pull-request", pull_request(simulated, mine), runner, 3)
+    assert "unsupported: No workload named 'ranking'." in output
 
 
 @pytest.mark.nightly
@@ -262,8 +262,8 @@ def test_the_nightly_job_fails_for_slower_code_only(simulated: Path, runner: Pat
     checkout = pull_request(simulated, {"README": "unrelated\n"})
     shell(documented("install"), checkout, runner).check_returncode()
     for line in documented("baseline").splitlines():
-        done = shell(line, checkout, runner)
-        assert done.returncode == 0, done.stderr
+        process = shell(line, checkout, runner)
+        assert process.returncode == 0, process.stderr
     add_sessions(checkout / "results")  # "the same on four other days"
     commit(checkout, {})  # of the baseline, as the page says
     assert "PASS" in run_job("nightly", checkout, runner)

@@ -74,9 +74,11 @@ class Altered:
 
         def call(*arguments: Any, **options: Any) -> Any:
             number = len(self.calls)
-            known = self.before[number] if number < len(self.before) else None
-            if known and are_equal((name, arguments, options), (known.name, known.arguments, known.options)):
-                result = known.result
+            earlier_call = self.before[number] if number < len(self.before) else None
+            if earlier_call and are_equal(
+                (name, arguments, options), (earlier_call.name, earlier_call.arguments, earlier_call.options)
+            ):
+                result = earlier_call.result
             else:
                 result = operation(*arguments, **options)
             self.calls.append(Call(name, arguments, options, result))
@@ -85,15 +87,15 @@ class Altered:
         return call
 
 
-def are_equal(one: Any, other: Any) -> bool:
+def are_equal(first: Any, second: Any) -> bool:
     """Of arguments. What is being differentiated equals nothing: it belongs to one pass."""
-    if isinstance(one, np.ndarray):
-        return one is other or (isinstance(other, np.ndarray) and np.array_equal(one, other))
-    if isinstance(one, tuple):
-        return len(one) == len(other) and all(map(are_equal, one, other))
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(are_equal(one[key], other[key]) for key in one)
-    return isinstance(one, int | float | str | np.generic | None) and one == other
+    if isinstance(first, np.ndarray):
+        return first is second or (isinstance(second, np.ndarray) and np.array_equal(first, second))
+    if isinstance(first, tuple):
+        return len(first) == len(second) and all(map(are_equal, first, second))
+    if isinstance(first, dict):
+        return first.keys() == second.keys() and all(are_equal(first[key], second[key]) for key in first)
+    return isinstance(first, int | float | str | np.generic | None) and first == second
 
 
 def nearest(dtype: Dtype) -> Ops:
@@ -160,10 +162,10 @@ class Mutants:
         for number in spread(len(names), self.most):
             name, array = names[number], self.arrays[names[number]]
             for title, alter in ALTERATIONS.items():
-                other = np.asarray(alter(array), array.dtype)
+                altered = np.asarray(alter(array), array.dtype)
                 makes_sense = array.dtype.kind == "f" or title == "shifted"  # an index is not scaled
-                if makes_sense and not np.array_equal(other, array):
-                    arrays = {**self.arrays, name: other}
+                if makes_sense and not np.array_equal(altered, array):
+                    arrays = {**self.arrays, name: altered}
                     yield name, partial(self.computed, arrays, self.altered())
 
 
@@ -172,10 +174,10 @@ def ratios(work: Workload, dtype: Dtype) -> tuple[float, dict[str, float]]:
 
     That is the first which is told from the right one, or the worst where none is.
     """
-    made, mutants = reference_of(work, dtype), Mutants(work, dtype)
+    reference, mutants = reference_of(work, dtype), Mutants(work, dtype)
 
-    def ratio(found: Mapping[str, Any]) -> float:
-        return verify.worst(found, made.expected, made.tolerance, made.outliers).ratio
+    def ratio(elements: Mapping[str, Any]) -> float:
+        return verify.worst(elements, reference.expected, reference.tolerance, reference.outliers).ratio
 
     wrong: dict[str, float] = {}
     with np.errstate(invalid="ignore"):  # of a negated variance

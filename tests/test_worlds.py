@@ -47,15 +47,15 @@ def planned(
     return plan(select([Suite(description="d", cases=[entry])], selection), selection, [probe])
 
 
-def ids(found: Plan) -> list[str]:
+def ids(made_plan: Plan) -> list[str]:
     return [
-        case.id.removeprefix("all_reduce(n=").replace(")/float32/eager@torch", "") for case in found.cases
+        case.id.removeprefix("all_reduce(n=").replace(")/float32/eager@torch", "") for case in made_plan.cases
     ]
 
 
 def only(left_out: tuple[LeftOut, ...]) -> tuple[str, str, Status]:
-    (found,) = left_out
-    return found.case.device, found.reason, found.status
+    (omission,) = left_out
+    return omission.case.device, omission.reason, omission.status
 
 
 @pytest.mark.parametrize(
@@ -120,15 +120,15 @@ def test_a_world_by_name_leaves_out_what_is_not_there_with_the_reason() -> None:
     assert reason == "torch has no device 'cuda:7'"
     device, reason, status = only(planned("cuda:8+cuda:9").left_out)
     assert (device, reason) == ("cuda:8", "torch has no device 'cuda:8'")
-    missing = a_probe("torch", devices=(), status="unavailable", reason="not installed", remedy="pip install")
-    device, reason, status = only(planned("cuda:0+cuda:1", probe=missing).left_out)
+    absent = a_probe("torch", devices=(), status="unavailable", reason="not installed", remedy="pip install")
+    device, reason, status = only(planned("cuda:0+cuda:1", probe=absent).left_out)
     assert (device, reason) == ("cuda:0", "not installed → pip install")
 
 
 def test_ranks_of_a_launcher_may_have_devices_that_the_first_does_not_see() -> None:
-    alone = a_probe("torch", devices=(CPU, GPUS[0]))
-    assert not planned(4, probe=alone).cases
-    assert [case.device for case in planned(4, launched=True, probe=alone).cases] == ["cuda:0"]
+    one_gpu = a_probe("torch", devices=(CPU, GPUS[0]))
+    assert not planned(4, probe=one_gpu).cases
+    assert [case.device for case in planned(4, launched=True, probe=one_gpu).cases] == ["cuda:0"]
 
 
 def test_other_names_of_a_kind_mean_its_devices() -> None:
@@ -171,11 +171,11 @@ def test_an_entry_holds_the_cases_that_it_plans_and_no_other_world_s(world: int 
     entry = select(
         [Suite(description="d", cases=[Entry(workload="all_reduce", world=[world])])], Selection()
     )[0][1]
-    (own,) = (plan([("s", entry)], Selection(), [PROBE])).cases
-    assert entry_plans(entry, own)
-    for other in worlds:
-        (case,) = planned(other).cases
-        if case.placement != own.placement:
+    (single_case,) = (plan([("s", entry)], Selection(), [PROBE])).cases
+    assert entry_plans(entry, single_case)
+    for other_world in worlds:
+        (case,) = planned(other_world).cases
+        if case.placement != single_case.placement:
             assert not entry_plans(entry, case)
 
 
