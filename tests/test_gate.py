@@ -1,4 +1,4 @@
-"""The gate from a shell, on the fake backend: every exit code, and what each of them needs."""
+"""The gate from a shell, on the fake backend: every exit code and its causes."""
 
 import json
 import re
@@ -17,7 +17,7 @@ FAKE = ("run", "-b", "fake", "-d", "cpu", "--quick", "-w", "paced,honest")
 
 
 class Bench:
-    """A folder with a baseline of two cases and five days; `pace` is how long a step of one of them lasts."""
+    """A folder with a baseline of two cases and five days; `pace` sets the step time of one case."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -36,7 +36,7 @@ class Bench:
 
     @property
     def sessions(self) -> list[Path]:
-        """The newest last."""
+        """Sessions, oldest first."""
         paths = (self.folder / "results/baselines").rglob("*.json")
         return sorted(paths, key=lambda path: json.loads(path.read_text())["started"])
 
@@ -52,7 +52,7 @@ class Bench:
             path.write_bytes(resealed(edited.encode()))
 
     def keep_one_session(self) -> None:
-        """Not that of the run in the store, which is no session against itself."""
+        """Keep one session, but not the session of the stored run: a run is not compared with itself."""
         for path in (*self.sessions[:-2], self.sessions[-1]):
             path.unlink()
 
@@ -82,7 +82,7 @@ def slower_template(template: Path, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture
 def slower(slower_template: Path, tmp_path: Path) -> Bench:
-    """The same with a newer run, in which one case is slower, and its pace."""
+    """The same folder with a newer run in which one case is slower, and with the slower pace."""
     return Bench(Path(shutil.copytree(slower_template, tmp_path / "slower")))
 
 

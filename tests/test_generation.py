@@ -1,4 +1,4 @@
-"""Decoders: their size and work, that generating is reading a longer prompt, and that mistakes are caught."""
+"""Decoders: size and work, equality of generating and reading, and detection of mistakes."""
 
 from dataclasses import replace
 from itertools import islice
@@ -129,14 +129,14 @@ class SigmoidGelu(Ops):
 
 
 class ShiftedTokens(Ops):
-    """By one place, as positions off by one would have them."""
+    """Shift positions by one."""
 
     def embedding(self, table: Any, index: Any) -> Any:
         return super().embedding(table, self.np.roll(index, 1, axis=1))
 
 
 class EmptyPlaceSeen(Ops):
-    """What a cache's mask off by one lets in: a key and a value of zeros."""
+    """Include a key and a value of zeros, as a cache mask off by one does."""
 
     def attention(self, q: Any, k: Any, v: Any, **options: Any) -> Any:
         none = self.np.zeros_like(k[:, :1])

@@ -1,4 +1,4 @@
-"""What only an NVIDIA GPU can show of the timers and of float8. Skipped aloud where there is none."""
+"""Tests of the timers and of float8 that need an NVIDIA GPU. Without one, they are skipped with a message."""
 
 from pathlib import Path
 
@@ -46,7 +46,7 @@ def launching(samples: Samples) -> float:
 
 
 def test_a_small_product_takes_no_less_time_with_cold_caches() -> None:
-    """Launched meanwhile in either case: behind a kernel that only spins, or behind clearing."""
+    """In both cases the device is busy while steps are launched: it spins, or it clears its cache."""
     assert step_s(measure(SMALL, before="flush")) >= step_s(measure(SMALL, before="spin"))
 
 

@@ -1,4 +1,4 @@
-"""CUDA graphs without a GPU: which are refused, what they hold, what their notes say, who waits for whom."""
+"""CUDA graphs without a GPU: refused cases, peak memory, notes, and waiting."""
 
 import dataclasses
 import sys

@@ -1,4 +1,4 @@
-"""Hardware by runs of several machines: which is best in each work, and its price."""
+"""Hardware compared by the runs of several machines: the best of each work, and prices."""
 
 import json
 import math
@@ -100,7 +100,7 @@ def a_fleet(**over: Any) -> list[Run]:
 
 
 def best_of(comparison: HardwareComparison, aim: Aim) -> list[str | None]:
-    """In each work; None where nobody is told from the others."""
+    """The best hardware of each work; None where the lead is not significant."""
     rankings = [choice.rankings[aim] for choice in comparison.choices]
     return [ranking.best.hardware.device if ranking.best else None for ranking in rankings]
 
@@ -273,7 +273,7 @@ def test_the_order_of_runs_changes_no_ranking() -> None:
 
 
 def test_the_best_is_rarely_claimed_of_what_is_not_the_best() -> None:
-    """Four alike in each of five works: any claim is wrong. Days differ by 7 %, as is assumed."""
+    """Four equal machines in each of five works, so any claim is wrong. Days differ by 7 %, as assumed."""
     source = random.Random(6)
     wrong = 0
     for _ in range(200):
@@ -341,7 +341,7 @@ def test_all_prices_times_one_factor_change_no_order(
 
 
 def _nearly_tied(comparison: HardwareComparison) -> bool:
-    """Amounts that differ in the last digits only may change places."""
+    """Whether two amounts differ in their last digits only, so that they may change places."""
     amounts = [contender.amount.mid for contender in comparison.choices[0].rankings[Aim.CHEAPEST].contenders]
     return any(later - earlier < 1e-9 for earlier, later in pairwise(amounts))
 

@@ -1,4 +1,4 @@
-"""Heats of real processes that hang, crash, start others or are killed: they cost their own case, and end."""
+"""Heats of real processes that hang, crash, start others or are killed: only their own case fails."""
 
 import dataclasses
 import json
@@ -88,7 +88,7 @@ def sleep(tmp_path: Path) -> str:
 
 @pytest.fixture
 def begin(tmp_path: Path, sleep: str) -> Iterator[Callable[[str], LocalJob]]:
-    """Begins a job that measures the function of that name; all jobs have one worker."""
+    """Begin a job that measures the function of that name; all jobs have one worker."""
     transport = LocalTransport(Settings(threads=1))
     worker = transport.start(Target(name=PYTHON, backend=PYTHON, python=sys.executable), {})
     assert worker.ready().status == "ready"

@@ -1,4 +1,4 @@
-"""Cases of one work alive at once: processes that are stopped between their turns."""
+"""Several cases of one work at once: processes that are stopped between their turns."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_a_template_that_cannot_fork_answers_and_goes_on(
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
     def serve(command: list[str], *, pass_fds: list[int], **options: Any) -> Any:
-        """Have a thread of this process stand for the template's."""
+        """Replace the template by a thread of this process."""
         channels.append(socket.socket(fileno=os.dup(pass_fds[0])))
         threads.append(Thread(target=Template(cast(Any, SimpleNamespace()), channels[0]).serve))
         threads[0].start()

@@ -1,4 +1,4 @@
-"""One real case of each backend: the suite `hello`, as a newcomer runs it."""
+"""One real case of each backend: the suite `hello`, as a new user runs it."""
 
 from importlib.util import find_spec
 from pathlib import Path

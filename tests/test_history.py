@@ -1,4 +1,4 @@
-"""Change points on simulated noise, on labelled series, against independent methods, and their laws."""
+"""Change points on simulated noise and labelled series, against independent methods, and their properties."""
 
 import csv
 import doctest
@@ -258,7 +258,7 @@ def test_correlated_noise_widens_the_interval_and_counts_for_fewer_runs() -> Non
 
 
 def test_every_reported_change_is_significant() -> None:
-    """In series whose noise grows tenfold, so that the early noise says little of the late."""
+    """Series whose noise grows tenfold: the early noise does not predict the late noise."""
     source = np.random.default_rng(7)
     series = [np.exp(source.normal(0, [0.005] * 20 + [0.05] * 10)).tolist() for _ in range(50)]
     changes = [change for values in series for change in change_points(values).changes]
@@ -267,7 +267,7 @@ def test_every_reported_change_is_significant() -> None:
 
 
 def least_cost(y: list[float], penalty: float) -> float:
-    """By the textbook recursion over every last segment, its sum of squares computed afresh."""
+    """Cost by the textbook recursion over every last segment, with each sum of squares computed anew."""
     best = [0.0] + [math.inf] * len(y)
     for stop in range(3, len(y) + 1):
         best[stop] = penalty + min(best[start] + spread(y[start:stop]) for start in range(stop - 2))

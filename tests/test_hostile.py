@@ -1,4 +1,4 @@
-"""Hostile input: every reader ends in bounded time with exit 2 or 5 and the place, never 70."""
+"""Hostile input: every reader ends in bounded time with exit code 2 or 5 and the place of the fault."""
 
 import json
 import os
@@ -46,7 +46,7 @@ def too_large(path: Path) -> None:
 
 
 def has_namespaces() -> bool:
-    """Whether a process here may have a network of its own."""
+    """Whether this process can create a network namespace."""
     program = shutil.which("unshare")
     return (
         program is not None and subprocess.run([program, "-rn", "true"], capture_output=True).returncode == 0

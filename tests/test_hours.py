@@ -1,4 +1,4 @@
-"""Two stored runs of different hours: what is said, which command is offered, and what sessions tell."""
+"""Two stored runs of different hours: notes, the suggested command, and the spread of sessions."""
 
 import json
 import math
@@ -45,7 +45,7 @@ def facts(compared: Comparison) -> list[str]:
     return list(comparison.comparison_document(compared, compared.verdicts).facts)
 
 
-# What is said
+# Notes
 
 
 def test_only_runs_of_different_hours_report_the_gap() -> None:
@@ -182,7 +182,7 @@ def test_every_option_of_run_that_takes_no_value_is_known() -> None:
     assert {name for flag in flags for name in flag.opts} - measuring - {"--help", "-h"} == BARE
 
 
-# What sessions tell
+# Spread of sessions
 
 
 def sessions(values: Sequence[float], **over: Any) -> list[Run]:
@@ -207,7 +207,7 @@ def test_session_spread_needs_five_days() -> None:
     assert math.sqrt(spread.variance) == pytest.approx(float(np.std(CALM[:5], ddof=1)), rel=1e-3)
     assert (spread.degrees, spread.days) == (4, 5)
     assert not spreads(sessions(CALM[:4]), ref, new)
-    assert not spreads([*sessions(CALM[:4]), ref, new], ref, new)  # they are what is asked about
+    assert not spreads([*sessions(CALM[:4]), ref, new], ref, new)  # the two runs being compared do not count
     assert not spreads(sessions(CALM[:5], partner=Partner(label="a", run="B", cases={})), ref, new)
 
 

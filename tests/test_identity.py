@@ -1,4 +1,4 @@
-"""Machines of one type are told apart, and none is named."""
+"""Machine ids differ between machines of one type, and contain no names."""
 
 from pathlib import Path
 

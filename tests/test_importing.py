@@ -1,4 +1,4 @@
-"""Other tools' results as runs, and runs as pytest-benchmark's: nothing is lost, nothing is made up."""
+"""Results of other tools as runs, and runs as files of pytest-benchmark, without loss or invention."""
 
 import gzip
 import json
@@ -47,7 +47,7 @@ def test_quartiles(benchmark, rounds):
 
 
 def run_pytest_benchmark(folder: Path, name: str) -> Path:
-    """What pytest-benchmark itself writes."""
+    """Run pytest-benchmark and return its file."""
     plugins = ["-p", "pytest_benchmark.plugin", "-p", "no:cacheprovider"]
     command = [sys.executable, "-m", "pytest", "-q", *plugins]
     options = ["--benchmark-max-time=0.01", f"--benchmark-json={name}"]
@@ -85,7 +85,7 @@ def exported(run: Run) -> list[dict[str, dict[str, Any]]]:
 
 
 def a_file(folder: Path, *benchmarks: dict[str, Any], name: str = "a.json", **over: Any) -> Path:
-    """One benchmark of three samples unless told otherwise."""
+    """A benchmark of three samples, unless `over` replaces them."""
     content: dict[str, Any] = {
         "machine_info": {"machine": "x86_64", "system": "Linux", "release": "6.8", "cpu": {"count": 2}},
         "benchmarks": benchmarks or [a_benchmark()],
@@ -102,7 +102,7 @@ def a_benchmark(*data: float, iterations: int = 1, **over: Any) -> dict[str, Any
     return {"fullname": "test_a.py::test_it", "stats": stats, "options": {"timer": "perf_counter"}} | over
 
 
-# What pytest-benchmark writes
+# Files of pytest-benchmark
 
 
 @pytest.mark.real
@@ -141,7 +141,7 @@ def test_a_file_is_a_process_and_several_are_the_rounds_of_a_run(files: list[Pat
 
 @pytest.mark.real
 def test_sessions_of_pytest_benchmark_get_our_statistics(files: list[Path], tmp_path: Path) -> None:
-    """Their samples by a script: what was sampled on a busy machine may disagree."""
+    """Samples made by a script, since samples of a busy machine may disagree."""
 
     def lasting(step_s: float, folder: Path) -> Run:
         folder.mkdir()

@@ -1,4 +1,4 @@
-"""A training step fed by an input pipeline: every framework has the same batches; what waiting costs."""
+"""Training fed by an input pipeline: equal batches in every framework, and the cost of waiting."""
 
 import gzip
 import json
@@ -120,7 +120,7 @@ def test_at_a_side_of_32_the_network_is_convnet() -> None:
     assert InputPipeline().weights() == ConvnetTrain().weights()
 
 
-# The user's own sets.
+# User data sets
 
 
 def idx(array: NDArray[np.uint8]) -> bytes:
@@ -178,7 +178,7 @@ SETS: dict[str, tuple[Callable[[Path], Path], int]] = {
 
 @pytest.fixture(params=SETS)
 def work(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InputPipeline:
-    """A pipeline over a set of the user's."""
+    """A pipeline over a user's data set."""
     make, side = SETS[request.param]
     path = make(tmp_path / request.param)
     monkeypatch.setenv(DATA_PATHS, os.pathsep.join([str(tmp_path / "absent"), str(path)]))
@@ -318,7 +318,7 @@ def test_data_is_listed_by_the_names_that_cases_take(tmp_path: Path) -> None:
     assert "no such file" in listed[2]["note"]
 
 
-# A step that is fed.
+# A step with an input pipeline
 
 
 @pytest.mark.real
@@ -336,7 +336,7 @@ def test_waiting_is_what_a_step_takes_longer_than_on_data_in_memory(tmp_path: Pa
     assert row["hidden_share"] == pytest.approx(0)
 
 
-# Processes of a case.
+# Processes of a case
 
 
 SPINNING = r"""
@@ -360,7 +360,7 @@ def test_the_cpu_time_of_child_processes_belongs_to_the_case() -> None:
     assert below_s() > 1  # also once it has ended
 
 
-# Each framework's pipeline.
+# Pipelines of the frameworks
 
 
 def backend_of(framework: str) -> Backend:
@@ -373,7 +373,7 @@ def backend_of(framework: str) -> Backend:
 
 
 def batches(framework: str, work: InputPipeline, count: int) -> Iterator[tuple[Any, Any]]:
-    """The first so many of its pipeline, as NumPy's arrays: images NCHW, and classes."""
+    """The first batches as NumPy arrays: images in NCHW, and classes."""
     backend = backend_of(framework)
     session = backend.open("cpu", Dtype.FLOAT32, backend.modes[0], 2)
     with build(backend, session, work, Dtype.FLOAT32) as runner:
@@ -395,7 +395,7 @@ def assert_batches_match(framework: str, work: InputPipeline, count: int) -> Non
 @pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.nightly), 2])
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_each_batch_is_the_references_to_the_bit(framework: str, workers: int) -> None:
-    """In 13 batches: more than an order, which has 56 samples."""
+    """Compare 13 batches: more than one epoch, which has 56 samples."""
     assert_batches_match(framework, InputPipeline(batch=5, side=9, samples=7, workers=workers), 13)
 
 
@@ -457,7 +457,7 @@ def test_workers_are_the_cases_own_and_nothing_of_them_is_left(framework: str, t
 
 
 def is_mapped(path: Path) -> bool:
-    """Whether a process that runs has it: another test's, that is."""
+    """Whether a process that still runs maps this shared memory, as another test does."""
     for maps in Path("/proc").glob("[0-9]*/maps"):
         with suppress(OSError):
             if str(path) in maps.read_text():

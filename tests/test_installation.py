@@ -1,4 +1,4 @@
-"""What a remedy says to type works here: no index has accelbench."""
+"""The suggested install commands work here: no index has accelbench."""
 
 import ast
 import json

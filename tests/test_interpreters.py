@@ -1,4 +1,4 @@
-"""Which interpreter a target gets, and what is known of an environment without importing a framework."""
+"""Which interpreter a target uses, and facts about environments without importing a framework."""
 
 import json
 import sys
@@ -37,7 +37,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def an_environment(cache: Path, name: str = "fake@own", python: str = sys.executable, **over: Any) -> Path:
-    """As if it had been built: its interpreter is this one."""
+    """An environment as if it had been built, with this interpreter."""
     folder = cache / name
     (folder / "bin").mkdir(parents=True)
     (folder / "bin" / "python").symlink_to(python)
@@ -48,7 +48,7 @@ def an_environment(cache: Path, name: str = "fake@own", python: str = sys.execut
 
 
 def a_program(path: Path, text: str) -> Path:
-    """A script that prints `text` whatever it is asked."""
+    """A script that prints `text`, whatever its arguments."""
     path.write_text(f"#!/bin/sh\necho {text}\n")
     path.chmod(0o755)
     return path
@@ -200,7 +200,7 @@ def test_a_removal_takes_the_record_first(cache: Path) -> None:
     assert size > 1
     interpreters.remove_environment("fake@own")
     assert not folder.exists()
-    interpreters.remove_environment("fake@own")  # nothing there is nothing to remove
+    interpreters.remove_environment("fake@own")  # the environment does not exist
 
 
 @pytest.mark.real

@@ -1,4 +1,4 @@
-"""Jobs of many workers side by side: none waits for another worker's."""
+"""Jobs of many workers at once: no job waits for another worker's job."""
 
 import socket
 import sys
@@ -69,7 +69,7 @@ class Timed(UnstartedWorker):
 
 @dataclass
 class Timing:
-    """A transport of such workers."""
+    """A transport of timed workers."""
 
     clock: Clock
     diary: list[tuple[float, str]] = field(default_factory=list)
@@ -78,13 +78,13 @@ class Timing:
         return Timed(target.name, self.clock, self.diary)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Nothing to close."""
 
 
 def diary_of(
     jobs: Iterable[Job], monkeypatch: pytest.MonkeyPatch, started: Callable[[str], None] = lambda label: None
 ) -> list[tuple[float, str]]:
-    """What a pool of two workers does with these jobs, and when; `started` is given the label of each."""
+    """Events of a pool of two workers that runs these jobs; `started` receives the label of each job."""
     clock = Clock()
     monkeypatch.setattr("benchbench.launch.job_queues.time", clock)
     timing = Timing(clock)

@@ -1,4 +1,4 @@
-"""LaTeX: every number has a macro, and nothing of a name is a command."""
+"""LaTeX: every number has a macro, and names are escaped."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""One worker, asked directly: what it answers, and how its ends are told apart."""
+"""One worker on its own: its answers, and the kinds of its end."""
 
 import dataclasses
 import os

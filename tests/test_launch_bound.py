@@ -1,4 +1,4 @@
-"""What set the pace: the marks on both sides of their thresholds."""
+"""The mark of launch-bound rounds, on both sides of its thresholds."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tests.factories import a_measurement, a_record, a_run
 
 
 def batches(*shares: float) -> tuple[Batch, ...]:
-    """Blocks of 10 ms on the device, launched in such shares of that."""
+    """Blocks of 10 ms on the device, launched in these shares of that time."""
     return tuple(Batch(blocks=5, enqueue_s=0.01 * share, device_s=0.01, host_s=0.05) for share in shares)
 
 

@@ -1,4 +1,4 @@
-"""How images lie in memory: torch's by a table, and each row says which it was."""
+"""Memory layout of images: torch's follows a table, and each row names the layout."""
 
 from itertools import product
 from typing import Any

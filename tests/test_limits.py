@@ -1,4 +1,4 @@
-"""What is written can be read: writer, reader and validator agree about what is valid, at every limit."""
+"""Limits of stored values: the writer, the reader and the validator agree at every limit."""
 
 import math
 import random
@@ -43,14 +43,14 @@ FAILED = a_record(a_failure())
 
 
 def padded(record: Record, size: int) -> Record:
-    """The record of a failure, with a log that makes its line as long."""
+    """The record of a failure whose log makes its line this long."""
     assert isinstance(record.outcome, Failure)
     more = size - len(codec.encode(record))
     return replace(record, outcome=replace(record.outcome, log="x" * more))
 
 
 def with_values(record: Record, count: int) -> Record:
-    """The record of a failure, with a log that makes it as many values."""
+    """The record of a failure whose log makes it this many values."""
     assert isinstance(record.outcome, Failure)
     line = codec.encode(record)
     more = count - sum(map(line.count, (b",", b"[", b"{")))

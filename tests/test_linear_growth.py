@@ -70,7 +70,7 @@ def listed(folder: Path) -> None:
 
 
 def estimated(folder: Path) -> None:
-    """What `run --dry-run` and `list suites` read of a store."""
+    """Read the parts of a store that `run --dry-run` and `list suites` need."""
     mean_process_s(runs_of_this_machine(folder), POLICIES["quick"])
 
 
@@ -82,7 +82,9 @@ def a_store(folder: Path, count: int, *, cases: int = 2, rounds: int = 3) -> Pat
 
 
 def calls(function: Callable[[Any], object], value: Any, of: object = None) -> int:
-    """Functions that it calls, those of libraries and built-in ones included; or how often it calls one."""
+    """Number of function calls, including those of libraries and built-in functions; with `of`, of that
+    function only.
+    """
     count = 0
 
     def profile(frame: Any, event: str, argument: Any) -> None:
@@ -99,7 +101,7 @@ def calls(function: Callable[[Any], object], value: Any, of: object = None) -> i
 
 
 def steepness(function: Callable[[Any], object], few: Any, more: Any) -> float:
-    """The ratio of calls. What is imported or cached once is not counted."""
+    """Ratio of the numbers of calls, without calls of imports and of functions cached on first use."""
     function(few)
     return calls(function, more) / calls(function, few)
 
@@ -113,7 +115,7 @@ def test_s13_calls_grow_no_faster_than_records(function: Callable[[Any], object]
 
 
 def test_s13_a_page_sorts_the_samples_of_a_process_a_few_times() -> None:
-    """That is what a page of thousands of cases would take most of its time for."""
+    """Without this limit, sorting would take most of the time of a page of thousands of cases."""
     cases, few, more = 10, 3, 9
     page(some_run(cases, few))
     sorts = [calls(page, some_run(cases, rounds), of=sorted) for rounds in (few, more)]

@@ -1,4 +1,4 @@
-"""Training really trains: the same losses from the same weights in every framework, and they fall."""
+"""Training works: every framework has the same losses from the same weights, and they fall."""
 
 import itertools
 import math
@@ -25,7 +25,7 @@ def frameworks() -> Iterator[Frameworks]:
 
 @cache
 def expected(name: str) -> list[float]:
-    """Of the first ten steps: longer ones would take the reference minutes."""
+    """The first ten steps: more would take the reference minutes."""
     return float64_losses(name)
 
 

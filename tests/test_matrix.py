@@ -1,4 +1,4 @@
-"""Workload × backend × mode × dtype at the tiny size against float64, each in a worker as a run has it."""
+"""Workload × backend × mode × dtype at the smallest size against float64, each in a worker as in a run."""
 
 import itertools
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ NO_KERNEL = {
     ("openvino", Dtype.BFLOAT16): "no kernels in bfloat16",
     ("openvino", Dtype.FLOAT16): "no kernels in float16",
 }
-# What a framework has no operation for: pattern of the case's id → part of the reason it gives.
+# Missing operations of a framework: pattern of the case id → part of the reason.
 UNSUPPORTED: dict[str, str] = {
     "onnxruntime-graph-lstm-int8": "quantiser leaves LSTM",
     "onnxruntime-graph-gru-int8": "quantiser leaves GRU",
@@ -41,7 +41,7 @@ IN_EVERY_MODE = "gemm"  # and in every dtype: the workload that compiles fastest
 TUNED = "max-autotune-no-cudagraphs"  # compiles as `compile` does, with trials
 # Half a minute each.
 XLA_TRAINS = frozenset({"convnet_train", "mnist_cnn_train", "transformer_train", "update"})
-# CPU kernels that may compute in less than is asked for (docs/backends.md): where they do, the case is
+# CPU kernels that may compute below the requested precision (docs/backends.md); the case is then
 # wrong_result, of the tensor that these words are of. Which kernel runs depends on the CPU's instructions.
 LESS_ON_SOME_CPUS: dict[tuple[str, str, str, Dtype | None], str] = {
     # Compiled, Adam that is not fused corrects its bias in float32.
@@ -144,7 +144,7 @@ def pairs(kind: type[Backend], work: Workload) -> list[tuple[str, Dtype]]:
 
 
 def is_nightly(work: Workload, case: Case) -> bool:
-    """Whether CI leaves out a case. It takes each workload in float32 in the first mode of a backend."""
+    """Whether CI leaves out a case. CI takes each workload in float32 in the first mode of a backend."""
     if case.workload == IN_EVERY_MODE:
         return case.mode == TUNED
     if case.backend == "torch_xla" and work.phase is Phase.TRAIN and case.workload not in XLA_TRAINS:
@@ -184,7 +184,7 @@ def parameters() -> Iterator[Any]:
 
 
 def unsupported(id_: str, case: Case, outcome: dict[str, Any]) -> bool:
-    """Whether it is known that the framework has no such operation, and it says so."""
+    """Whether the framework is known to lack the operation, and the outcome has the reason."""
     for pattern, reason in UNSUPPORTED.items():
         if fnmatchcase(id_, pattern):
             assert (outcome.get("status"), reason in outcome.get("message", "")) == ("unsupported", True)

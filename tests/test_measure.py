@@ -1,4 +1,4 @@
-"""Warm-up, block size and stop rule on a scripted clock: every number is exact."""
+"""Warm-up, block size and stop rule on a scripted clock, so that every number is exact."""
 
 import itertools
 import math
@@ -212,7 +212,7 @@ def test_timed_blocks_that_change_level_are_unsteady() -> None:
 
 @pytest.mark.parametrize(("kind", "share"), [("steady", 0.99), ("decays", 0.85), ("drops", 0.85)])
 def test_slow_steps_are_measured_at_their_steady_level(kind: str, share: float) -> None:
-    """Of 0.1 to 1 s: the median within 1 %, 85 % within 5 %."""
+    """Steps of 0.1 to 1 s: the median error is within 1 %, 85 % of errors are within 5 %."""
     samples = list(processes(kind, DEFAULT, 12))
     assert np.median([sample.off for sample in samples]) <= 0.01
     assert np.mean([sample.off <= 0.05 for sample in samples]) >= share - 0.04
@@ -301,7 +301,7 @@ def test_every_policy_asks_for_fewer_seconds_than_it_allows(policy: Policy) -> N
 
 
 class Queue(Script):
-    """A device that a step only hands work to: each takes a tenth of its time on the host."""
+    """A device to which a step only submits work: each step occupies the host for a tenth of its time."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(repeat(seconds / 10))

@@ -1,4 +1,4 @@
-"""What a rank sends where it is put together with others': whatever it is, it costs its case alone."""
+"""Messages of ranks: an invalid one costs only its own case."""
 
 import json
 import socket
@@ -72,7 +72,7 @@ def sent(connection: socket.socket, content: bytes) -> None:
 
 @pytest.mark.parametrize("content", BAD.values(), ids=BAD)
 def test_a_bad_message_is_a_failure_of_its_rank(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While another rank waits for its value."""
+    """Send the content while another rank waits for its value."""
     monkeypatch.setattr(meeting, "GRACE_S", 0.02)
     pairs = [socket.socketpair() for _ in range(2)]
     (good, good_end), (bad, bad_end) = pairs
@@ -165,7 +165,7 @@ def a_meeting(timeout_s: float) -> Iterator[Meeting]:
 
 
 def come(invitation: dict[str, Any], introduction: dict[str, Any], *lines: bytes) -> None:
-    """As a rank that says these lines; without any it keeps its connection until that is closed."""
+    """A rank that sends these lines; without lines it keeps its connection open."""
     with (
         suppress(OSError, ValueError),
         socket.create_connection((invitation["host"], invitation["port"])) as connection,

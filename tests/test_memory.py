@@ -1,4 +1,4 @@
-"""The peak of host memory is a step's, whatever the allocator kept before it."""
+"""Peak host memory is the step's own, whatever the allocator kept before it."""
 
 import json
 import os
@@ -60,7 +60,7 @@ print(json.dumps([step_peak(lambda: step(first), lambda output: None).bytes for 
 @pytest.mark.real
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's allocator and /proc")
 def test_arrays_that_a_step_frees_before_it_needs_others_are_not_in_its_peak() -> None:
-    """In one hole of the heap, the freed array's pages would stay beside those of the larger one."""
+    """In one hole of the heap, the pages of the freed array would count beside those of the larger one."""
     less, more = peaks(STEADY, FREEING)
     assert abs(more - less) < MIB
 

@@ -51,7 +51,7 @@ class AnotherEpsilon(Ops):
 
 
 class ZeroPadding(Ops):
-    """Zeros where nothing should be larger than what is there."""
+    """Padding with zeros where every value is negative."""
 
     def max_pool2d(self, x: Any, kernel: Any, *, padding: Any = 0, **options: Any) -> Any:
         edges = ((0, 0), (0, 0), (padding, padding), (padding, padding))
@@ -111,7 +111,7 @@ def test_a_small_operation_is_told_from_a_wrong_one(name: str, mutant: type[Ops]
 
 
 def dropped(rate: float, scale: float, dtype: Dtype, seed: int = 0) -> float:
-    """How many times the tolerance of dropout at 0.1 an output is off that drops and scales otherwise."""
+    """Error of a dropout output, as a multiple of the tolerance, with this rate and scale."""
     work = load("dropout")
     reference = reference_of(work, dtype)
     scaled = np.asarray(reference.expected[OUTPUT]) * (1 - 0.1) * scale
@@ -137,7 +137,7 @@ def test_dropout_is_told_from_another_rate_or_scale(dtype: Dtype) -> None:
 
 
 def passed_back(mask: str, scale: float, dtype: Dtype) -> float:
-    """How many times the tolerance a gradient of dropout is off that has such a mask and such a scale."""
+    """Error of a dropout gradient, as a multiple of the tolerance, with this mask and scale."""
     work = load("dropout_backward")
     reference = reference_of(work, dtype)
     mask_of_output, other_mask = (np.random.default_rng(seed).random(COUNTED) >= 0.1 for seed in (0, 1))

@@ -1,4 +1,6 @@
-"""Stores of several machines made one: nothing lost, nothing twice, nothing replaced by less."""
+"""Merging the stores of several machines loses nothing, duplicates nothing and never replaces a longer
+run.
+"""
 
 import shutil
 from contextlib import closing

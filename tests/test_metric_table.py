@@ -1,4 +1,4 @@
-"""The table of metrics: the documentation holds it, and one entry more is one metric more everywhere."""
+"""The table of metrics: documented, and one more entry adds a metric everywhere."""
 
 import json
 import shutil
@@ -40,7 +40,7 @@ def test_the_documented_table_is_that_of_the_code() -> None:
 def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The package with one entry more in the table of metrics, and two runs."""
     folder = tmp_path_factory.mktemp("extended")
-    shutil.copytree(ROOT / "benchbench", folder / "benchbench")  # compiled as it is
+    shutil.copytree(ROOT / "benchbench", folder / "benchbench")  # with its compiled bytecode
     table = folder / "benchbench/analyse/metrics.py"
     before, name, after = table.read_text().partition(")\n\n\ndef metric_named(")
     table.write_text(before + ENTRY + name + after)
@@ -52,7 +52,7 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def output_of(folder: Path, *arguments: str) -> str:
-    """By the package in `folder`: a fork of this one would not have the entry."""
+    """Output of the package in `folder`, in a new process: a fork would not have the entry."""
     command = [sys.executable, "-m", "benchbench.cli", *arguments]
     environ = environment(PYTHONPATH=str(folder))
     process = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""Rows: what is derived from the raw samples, and why a column is empty."""
+"""Rows: values derived from the raw samples, and reasons for empty columns."""
 
 import math
 from typing import Any
@@ -43,7 +43,7 @@ def the_rows(run: Run) -> list[dict[str, Any]]:
 
 
 def the_row(*outcomes: Measurement | Failure, **over: Any) -> dict[str, Any]:
-    """The one row of a run in which `outcomes` came of a case's rounds."""
+    """The row of a run whose only case had these outcomes."""
     records = [a_record(outcome, round=number) for number, outcome in enumerate(outcomes)]
     (row,) = the_rows(a_run(records, **over))
     return row
@@ -326,7 +326,9 @@ def test_metrics_are_columns_and_have_a_direction() -> None:
 
 
 def with_energy(joules: float, **over: Any) -> Measurement:
-    """Blocks timed for four seconds, the device's counter having moved by `joules` in the middle two."""
+    """Blocks timed for four seconds; the counter of the device moved by `joules` in the middle two
+    seconds.
+    """
     telemetry = a_telemetry(at_s=(1.0, 3.0), busy_s=(), own_s=(), energy_j=(0.0, joules))
     return a_watched(telemetry, 4.0, **over)
 

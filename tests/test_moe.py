@@ -1,4 +1,4 @@
-"""The mixture-of-experts layer: what its router chooses, and that a wrong layer is told from a right one."""
+"""The mixture-of-experts layer: the choice of its router, and detection of wrong layers."""
 
 from typing import Any
 
@@ -47,7 +47,9 @@ def test_weights_of_a_tokens_two_experts_are_not_all_alike() -> None:
 
 
 class AllExperts(Ops):
-    """Weights that are softmax over all experts' logits of which the chosen take less than all."""
+    """Softmax over the logits of all experts, so that the weights of the chosen experts sum to less than
+    one.
+    """
 
     def softmax(self, x: Any, axis: int = -1) -> Any:
         return 0.99 * super().softmax(x, axis)
@@ -64,7 +66,7 @@ class StraightGate(Ops):
 
 
 class MoeOfNeighbours(Moe):
-    """Each expert's tokens meet the next one's weights."""
+    """Each expert's tokens get the weights of the next expert."""
 
     def forward(self, ops: Any, arrays: Any) -> Any:
         return super().forward(ops, {**arrays, "down": ops.np.roll(arrays["down"], 1, axis=0)})

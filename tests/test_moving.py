@@ -1,4 +1,4 @@
-"""Operations that move data and compute little: wrong ones are told from right ones, in each dtype."""
+"""Operations that move data and compute little: wrong programs are detected in each dtype."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace

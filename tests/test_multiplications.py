@@ -1,4 +1,4 @@
-"""The fewest multiplications of a convolution follow from its sizes; those of a network from its layers."""
+"""The fewest multiplications of convolutions and networks follow from their sizes and layers."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ def test_a_filter_takes_a_multiplication_for_each_input(m: int, r: int) -> None:
 
 @given(st.integers(1, 12), st.integers(1, 5), st.integers(1, 4), st.integers(0, 5))
 def test_no_bilinear_algorithm_takes_fewer(size: int, kernel: int, stride: int, edge: int) -> None:
-    """A matrix made of the tensor of products has no higher rank than the tensor."""
+    """The rank of a matrix made of the tensor of products is a lower bound of the rank of the tensor."""
     if size + 2 * edge < kernel:
         return
     outputs = (size + 2 * edge - kernel) // stride + 1

@@ -173,7 +173,7 @@ STRUCTURE = {
 
 @dataclass(frozen=True)
 class Stale(Momentum):
-    """The momentum of the step before is not there."""
+    """Ignore the momentum of the step before."""
 
     def rule(self, xp: Any, t: Any, p: Any, g: Any, slots: Any) -> Any:
         return p - self.learning_rate * g, {"v": g}
@@ -183,7 +183,7 @@ RULES: dict[str, Optimizer] = {"stale momentum": Stale(), "another rate": Moment
 
 
 def lower(dtype: Dtype) -> dict[str, Precision]:
-    """Precisions below what is asked for."""
+    """Precisions below the dtype."""
     precision = PRECISIONS[dtype]
 
     def multiplied(grid: Floating) -> Precision:
@@ -207,7 +207,7 @@ def lower(dtype: Dtype) -> dict[str, Precision]:
     return lowered | {"float8": multiplied(fp8)}
 
 
-UNDETECTED = {  # of so small a network, whose sums are short; a product of 1024 terms tells them below
+UNDETECTED = {  # the sums of this small network are short; products of 1024 terms show the difference below
     (Dtype.TF32, "float16 accumulation"),
     (Dtype.BFLOAT16, "bfloat16 accumulation"),
     (Dtype.AMP_BF16, "bfloat16 accumulation"),
@@ -225,7 +225,9 @@ def nearest(dtype: Dtype, precision: Precision | None = None) -> Rounded:
 def ratio(
     dtype: Dtype, ops: Ops, rule: Optimizer | None = None, *, precision_of: Dtype | None = None
 ) -> float:
-    """How many times the tolerance of `asked`, or of `dtype`, the training step is off."""
+    """Error of the training step as a multiple of the tolerance of `precision_of`, by default that of
+    `dtype`.
+    """
     work = UpdatedBy(rule=rule or Momentum())
     elements = reference_elements(work, work.arrays(Draw(dtype)), ops)
     reference = reference_of(SmallTrain(), precision_of or dtype)
@@ -254,7 +256,7 @@ def test_a_wrong_training_step_is_wrong_in_every_dtype(dtype: Dtype) -> None:
 
 
 def inferred(dtype: Dtype, ops: Ops) -> float:
-    """How many times the tolerance of the dtype the output of inference is off."""
+    """Error of the output of inference as a multiple of the tolerance of the dtype."""
     work = SmallInfer()
     elements = work.references(work.arrays(Draw(dtype)), verify.sample_indices(work), ops)
     reference = reference_of(work, dtype)
@@ -283,7 +285,7 @@ def test_a_lower_precision_is_wrong(dtype: Dtype) -> None:
 
 
 def product(dtype: Dtype, multiply: Floating, result: Floating, k: int = 1024) -> float:
-    """How many times the tolerance a product is off whose operands are rounded to `multiply` first."""
+    """Error of a product as a multiple of the tolerance, with operands rounded to `multiply` first."""
     work = Gemm(m=64, n=64, k=k)
     arrays = work.arrays(Draw(dtype))
     a, b = (multiply.nearest(arrays[name].astype(float)) for name in ("a", "b"))

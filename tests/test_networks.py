@@ -1,4 +1,4 @@
-"""The networks: their counted work, their float64 reference, and that each framework computes it."""
+"""Networks: counted work, the float64 reference, and agreement of every framework."""
 
 from collections import OrderedDict
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A suite against itself: its halves, its noise, and the threshold that follows."""
+"""A suite against itself: its halves, its noise, and the suggested threshold."""
 
 import json
 import math

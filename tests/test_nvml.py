@@ -40,7 +40,7 @@ ANSWERS: dict[str, Any] = {
 
 
 def a_module(**over: Any) -> types.SimpleNamespace:
-    """What `pynvml` offers of one GPU; `over`: answers, functions or, for None, what is not supported."""
+    """A stand-in for `pynvml` with one GPU; `over` has answers, functions or, for None, unsupported calls."""
     functions: dict[str, Any] = {
         "NVMLError": NVMLError,
         "NVMLError_LibraryNotFound": NVMLError_LibraryNotFound,

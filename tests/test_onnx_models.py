@@ -1,4 +1,4 @@
-"""Models exported for ONNX Runtime and OpenVINO, kept for the other processes of a run."""
+"""Models exported for ONNX Runtime and OpenVINO, cached for the other processes of a run."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""OpenVINO: what it is asked for, what is read back, whose memory it works in. On a fake where it is not."""
+"""OpenVINO: requested settings, settings read back, and shared memory. A fake where it is not installed."""
 
 import platform
 import sys
@@ -33,7 +33,7 @@ class Told(SimpleNamespace):
 
 
 class Model(str):
-    """One that an Engine has read."""
+    """A model that the engine has read."""
 
     def is_dynamic(self) -> bool:
         return False
@@ -50,7 +50,7 @@ class Engine:
         self.asked: list[Any] = []
 
     def module(self) -> ModuleType:
-        """To stand for the package."""
+        """Replace the package by this stand-in."""
         module = ModuleType("openvino")
         vars(module).update(Core=lambda: self, __version__="2026.4.1-22982-e213a147257-releases/2026/4")
         return module
@@ -84,7 +84,7 @@ def exported(self: OpenVinoSession, step: Any, inputs: Any) -> Iterator[tuple[Pa
 
 
 def compiled_on(engine: Engine, dtype: Dtype, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """What a session of three threads has of a model, on that engine."""
+    """Compile a model in a session of three threads on this engine."""
     pytest.importorskip("torch")
     monkeypatch.setitem(sys.modules, "openvino", engine.module())
     monkeypatch.setattr(OpenVinoSession, "model_file", exported)
@@ -219,7 +219,7 @@ def test_bfloat16_is_shared_though_numpy_has_no_such_type() -> None:
 def test_filters_that_the_exporter_left_in_float32_are_narrowed_and_the_model_is_read(
     backend: OpenVino, tmp_path: Path
 ) -> None:
-    """If the exporter leaves none in float32 any more, `narrow_filters` is no longer needed."""
+    """If the exporter leaves no filter in float32 any more, `narrow_filters` is no longer needed."""
     import onnx
     import openvino
 
@@ -245,7 +245,10 @@ def test_filters_that_the_exporter_left_in_float32_are_narrowed_and_the_model_is
 @pytest.mark.real
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the variable limits instructions of x86")
 def test_on_a_cpu_without_float16_no_row_says_float16(tmp_path: Path) -> None:
-    """A CPU is made one by oneDNN's own variable. The hint alone is taken without a word: then, too."""
+    """oneDNN's own variable makes any CPU one without float16.
+
+    OpenVINO ignores it silently, too, with only the hint.
+    """
     pytest.importorskip("openvino")
     limited = ("--env", "ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16")
     work = ("-w", "gemm", "-p", "m=n=k=64", "--dtype", "float16", *limited)

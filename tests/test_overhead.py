@@ -1,4 +1,4 @@
-"""What measuring costs beside what is measured: reported by pytest-benchmark, in groups to compare."""
+"""Overhead of measuring, reported by pytest-benchmark in groups to compare."""
 
 import subprocess
 import sys

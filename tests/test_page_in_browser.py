@@ -1,4 +1,4 @@
-"""Pages in a headless Chromium: what is seen, by whom, under which rules; and what keys do."""
+"""Pages in a headless Chromium: visible content, restrictions, accessibility and keys."""
 
 import functools
 import importlib.util
@@ -104,7 +104,7 @@ def show(tab: Tab, tmp_path: Path) -> Show:
 
 @functools.cache
 def documents(name: str) -> tuple[Document, ...]:
-    """What each verb that judges answers about something of that name."""
+    """Documents of every verb about something of this name."""
     return tuple(DOCUMENTS[verb](name, Path("nowhere")) for verb in VERBS)
 
 
@@ -187,7 +187,7 @@ def test_a_drawing_is_read_back_to_the_pixel(width: int, tab: Tab, show: Show) -
 
 
 def ruler(ticks: list[tuple[float, str]]) -> Callable[[float], float]:
-    """Where a value stands, by the ticks alone."""
+    """Value at a position, from the ticks alone."""
     scale = {"×": 1.0, " s": 1.0, " ms": 1e-3, " µs": 1e-6, " ns": 1e-9}
     tick_values = [
         (x, float(match[1]) * scale[match[2]])
@@ -291,7 +291,7 @@ def test_the_keyboard_alone_filters_picks_sorts_and_folds(tab: Tab, show: Show) 
 
 
 def focus_on(tab: Tab, selector: str) -> None:
-    """By the tabulator, from wherever the focus is."""
+    """Press the tabulator until this element has the focus."""
     for _ in range(200):
         if tab.value(f"document.activeElement.matches({selector!r})"):
             return

@@ -1,4 +1,4 @@
-"""A training step divided among devices is the one-device step at the same global batch."""
+"""A training step divided among devices equals the one-device step at the same global batch."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from tests.verifying import Verifier, failures
 NETWORKS = {"convnet_train": {}, "resnet50_train": {"depth": 14}, "gpt2_train": {}}
 NORMALISED = "r3d18_train"  # a network with batch norm whose reference takes a fifth of ResNet-50's time
 ROOT = Path(__file__).parents[1]
-# Under `pytest -n`, those of a backend share a process and its workers.
+# Under `pytest -n`, the cases of a backend share a process and its workers.
 BACKENDS = [
     pytest.param(name, marks=pytest.mark.xdist_group(f"parallel {name}"))
     for name in ("torch", "tensorflow", "jax", "torch_xla")
@@ -65,7 +65,7 @@ def backend_named(name: str) -> type[Backend]:
 def divided_cases(
     backend: str, dtype: Dtype, names: Sequence[str], devices: int = 2, **params: Scalar
 ) -> list[Case]:
-    """Of every strategy."""
+    """Every strategy."""
     return [
         training_case(backend, dtype, name, Placement(devices=devices, strategy=strategy), **params)
         for name in names
@@ -405,7 +405,7 @@ def test_frameworks_that_keep_statistics_apart_have_a_reference_of_their_own() -
 
 
 class TorchContext:
-    """The CPU in float32, as rank 0 of several."""
+    """Rank 0 of several on the CPU, in float32."""
 
     compute = None
     channels_last = True
@@ -426,7 +426,7 @@ class TorchContext:
 
 
 def local(tensor: Any) -> Any:
-    """The rank's part of a tensor."""
+    """The part of a tensor on this rank."""
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
@@ -459,7 +459,7 @@ def bytes_of_rank(work: TrainingStep, ranks: int) -> int:
 
 
 def bytes_undivided(work: TrainingStep) -> int:
-    """The same of one device: parameters, their gradients, the optimizer's state."""
+    """The same bytes on one device: parameters, gradients and optimizer state."""
     elements = sum(math.prod(weight.shape) for weight in work.weights().values() if weight.is_learnt)
     return 4 * elements * (2 + len(work.update.slots))
 

@@ -1,4 +1,4 @@
-"""Paths that a user types: each names the same run to every verb, and no question about one raises."""
+"""Paths that a user types: each names the same run to every verb, and none raises an unexpected error."""
 
 import subprocess
 import sys
@@ -18,7 +18,7 @@ from tests.program import accelbench, environment
 ID, OTHER = "01M7YM00000000000000000000", "01M7YM00000000000000000001"
 QUICK = ("-b", "fake", "-d", "cpu", "-w", "gemm", "--quick", "--rounds", "1")
 STRANGE = ["x" * 300, "x/" * 3000, "a\0b", "\udc80", "/proc/1/cwd/x", "circle", "~nobody-of-that-name/x", ""]
-PATHS = {  # of the run in the folder `other/runs/copy`: where it is typed, and what
+PATHS = {  # path of the run in the folder `other/runs/copy`: where it is typed, and its text
     "the working folder": ("other/runs/copy", "."),
     "the folder above": ("other/runs/copy/plots", ".."),
     "a dot at the end": ("other", "runs/copy/."),
@@ -27,7 +27,7 @@ PATHS = {  # of the run in the folder `other/runs/copy`: where it is typed, and 
     "a link": ("", "link"),
     "from the root": ("", "{root}/other/runs/copy"),
 }
-VERBS = {  # what is typed, and what tells that it is this run
+VERBS = {  # arguments, and the text that identifies this run
     "merge": ("merge {path}", f"added       {ID}"),
     "report": ("report {path} --format csv", "gemm(m=64,n=64,k=64)/float32/eager@torch:cpu"),
     "export": ("export {path} --to junit", "gemm(m=64,n=64,k=64)/float32/eager@torch:cpu"),
@@ -38,7 +38,7 @@ VERBS = {  # what is typed, and what tells that it is this run
 
 @pytest.fixture(scope="module")
 def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run whose folder does not have its id, beside a link to it."""
+    """A run in a folder with another name than its id, beside a link to it."""
     root = tmp_path_factory.mktemp("elsewhere")
     runs.store_run(root / "other", a_run(id=ID)).rename(root / "other/runs/copy")
     (root / "other/runs/copy/plots").mkdir()

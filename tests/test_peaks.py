@@ -1,4 +1,4 @@
-"""Datasheet peaks: which device a name is, and what is not known of it."""
+"""Datasheet peaks: recognised device names and unknown values."""
 
 import csv
 

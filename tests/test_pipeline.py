@@ -1,4 +1,4 @@
-"""A pipeline of stages: its micro-batches, and that it computes the same."""
+"""A pipeline of stages: its micro-batches, and equality with one device."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_default_micro_batches_divide_the_batch_four_a_stage_at_most(batch: int,
 
 @given(st.integers(2, 6), st.integers(1, 12))
 def test_the_bubble_is_what_a_stage_waits_in_a_schedule(stages: int, micro_batches: int) -> None:
-    """A stage begins with a micro-batch a tick after the stage before it; on the way back it is the same."""
+    """A stage begins with a micro-batch one tick after the stage before it, forwards and backwards."""
     work = ConvnetTrain(batch=micro_batches, accumulate=micro_batches).divided(in_stages(stages))
     ticks = 1 + max(stage + part for stage in range(stages) for part in range(micro_batches))
     assert work.bubble == pytest.approx(1 - micro_batches / ticks)

@@ -1,4 +1,4 @@
-"""Where a case runs is part of its identity: in its id, in its record, in the process it is given."""
+"""The place where a case runs is part of its id, its record and its process."""
 
 import sys
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Suite × devices → cases: pure, so no backend is started."""
+"""Suite × devices → cases, without starting a backend."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""Programs that keep their results, or compute right ones only at first: caught after timing."""
+"""Programs that keep their results, or are right only at first, are detected after timing."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_a_result_kept_by_the_identity_of_arrays_is_found(session: type[FakeSess
 
 
 def test_rows_that_are_slow_only_while_no_cache_has_them_are_no_kept_results() -> None:
-    """As in a lookup: new indices touch rows that the timed ones did not."""
+    """As in a lookup: new indices touch rows that the timed indices did not."""
 
     def looked_up(session: FakeSession, product: Product) -> Product:
         cached: set[bytes] = set()

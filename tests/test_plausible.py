@@ -1,4 +1,4 @@
-"""Times that cannot be true: what is caught, and what honest measurements are not mistaken for."""
+"""Impossible times are detected, and honest measurements are not mistaken for them."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Plots of a report; those of a history are in test_trend.py."""
+"""Plots of a report; plots of a history are tested in test_trend.py."""
 
 import re
 from typing import Any

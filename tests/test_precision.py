@@ -1,4 +1,4 @@
-"""What time_to_precision makes of recorded processes: exact, and without torch."""
+"""Results of time_to_precision for recorded processes, exact and without torch."""
 
 from itertools import product
 from statistics import median

@@ -1,4 +1,4 @@
-"""Items for money: whose price counts, and that nothing is made up without one."""
+"""Items for money: the choice of the price, and empty fields without one."""
 
 import json
 from pathlib import Path
@@ -48,7 +48,7 @@ def test_a_cpu_that_its_framework_does_not_name_has_the_price_of_the_machine_s()
 @pytest.mark.parametrize(
     ("device", "price"),
     [
-        ("NVIDIA H100 80GB HBM3", 2.0),  # its own name, though a pattern stands before it
+        ("NVIDIA H100 80GB HBM3", 2.0),  # an exact name counts before a pattern
         ("nvidia h100 pcie", 3.0),
         ("NVIDIA H100 NVL", 3.0),
         ("NVIDIA A100", 4.0),
@@ -71,7 +71,7 @@ def test_the_whole_name_counts_and_of_patterns_the_first(device: str, price: flo
         ("H100", 2, 6.0),
         ("H100", 8, 20.0),
         ("H100", 4, 11.0),
-        ("A100", 8, None),  # a price of eight says nothing of one, nor one of four of eight
+        ("A100", 8, None),  # the price of eight is neither the price of one nor that of four
         ("A100", 4, 5.0),
         ("A100", 1, None),
     ],

@@ -1,4 +1,4 @@
-"""The frameworks' own profilers, at a small size: their traces are read, and hold whole steps."""
+"""The profilers of the frameworks at a small size: their traces are read and contain whole steps."""
 
 import gzip
 import json
@@ -25,9 +25,9 @@ TRAIN = ("-w", "convnet_train", "-p", "batch=2")
 
 
 def profiled(cwd: Path, backend: str, *work: str) -> tuple[dict[str, Any], Any]:
-    """The one table of some work, checked as every table is, and its trace.
+    """The table of one case, with the checks of every table, and its trace.
 
-    On CPUs without VNNI TensorFlow uses oneDNN only when told to, and no allocator that records.
+    On CPUs without VNNI TensorFlow uses oneDNN only on request, and no allocator that records.
     """
     variables = {**BRIEFLY, "ACCELBENCH_WORKLOADS": "", "TF_ENABLE_ONEDNN_OPTS": "1"}
     accelbench(*ONCE, "-b", backend, *work, cwd=cwd, **variables)
@@ -44,7 +44,7 @@ def profiled(cwd: Path, backend: str, *work: str) -> tuple[dict[str, Any], Any]:
 
 
 def trained(cwd: Path, backend: str) -> dict[str, Any]:
-    """Of a training step of a small network."""
+    """Profile a training step of a small network."""
     table, trace = profiled(cwd, backend, *TRAIN)
     assert {"convolution", "matrix product"} <= set(table["kinds"])
     assert trace["traceEvents"]
@@ -56,10 +56,10 @@ def calls(table: dict[str, Any]) -> dict[str, float]:
 
 
 def has_calls(table: dict[str, Any], part: str, expected: int) -> bool:
-    """Whether operators so named ran so often a step, or the profile itself says that events were lost.
+    """Whether operators of this name ran `expected` times a step, or the profile notes lost events.
 
-    A busy machine makes a profiler lose some. At either end of the recording each of a step's calls may be
-    cut off untold.
+    A busy machine makes a profiler lose events. At either end of the recording, each call of a step may be
+    cut off without a note.
     """
     total = sum(count for name, count in calls(table).items() if part in name)
     has_lost_events = any("may have lost events" in note for note in table["notes"])

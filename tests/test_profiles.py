@@ -1,4 +1,4 @@
-"""Profiles read: seconds of a step by operator, what explains a difference, and how both are shown."""
+"""Profiles: seconds of a step by operator, explanations of differences, and their display."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`run --profile` and `accelbench profile`: what is kept and shown, and that a timing survives it all."""
+"""`run --profile` and `accelbench profile`: stored files, output, and failures that leave timings intact."""
 
 import gzip
 import json

@@ -79,7 +79,7 @@ CREATE = ("env", "create", "fake@own", "--with", "extra==1.2")
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Home, str]:
-    """With the environment fake@own, and what was told while it was built."""
+    """A home with the environment fake@own, and the output of building it."""
     home = Home(tmp_path_factory.mktemp("built"))
     wheel(home.wheels, "extra", "1.2")
     return home, home.run(*CREATE).stderr

@@ -1,4 +1,4 @@
-"""Published shapes: each row is a case of its suite, and its FLOPs are those that are counted."""
+"""Published shapes: each row is a case of its suite, and its FLOPs equal the counted ones."""
 
 import itertools
 from typing import Any
@@ -68,7 +68,7 @@ def test_a_recurrent_products_flops_are_those_published() -> None:
 
 @pytest.mark.parametrize(("a_t", "b_t"), [*itertools.product((False, True), repeat=2)])
 def test_a_column_major_product_is_the_row_major_one_of_its_memory(a_t: bool, b_t: bool) -> None:
-    """What cuBLAS computes, on matrices that are stored by columns, against ours on the same memory."""
+    """The product that cuBLAS computes on column-major matrices equals ours on the same memory."""
     row = {"m": 3, "n": 4, "k": 5, "a_t": str(a_t).lower(), "b_t": str(b_t).lower()}
     source = np.random.default_rng(0)
     a = np.asfortranarray(source.standard_normal((5, 3) if a_t else (3, 5)))

@@ -1,4 +1,4 @@
-"""The pytest plugin from outside: what it measures, stores and says, and which tests it fails."""
+"""The pytest plugin from outside: measurements, stored runs, output and failing tests."""
 
 import os
 import re
@@ -48,7 +48,7 @@ STEADY = (1.000e-3, 1.001e-3, 0.999e-3)
 def pytest_in(
     folder: Path, *options: str, code: int = 0, plugins: tuple[str, ...] = (), step: float = 0.0
 ) -> str:
-    """What pytest prints, with our plugin and no other."""
+    """Output of pytest with this plugin only."""
     names = ["benchbench.pytest_plugin.plugin", *plugins]
     loaded = [word for name in names for word in ("-p", name)]
     env = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "COLUMNS": "300", "STEP": str(step)}
@@ -64,7 +64,7 @@ def stored_rows(folder: Path, selector: str = "latest") -> list[dict[Any, Any]]:
 
 @pytest.fixture(scope="module")
 def sessions(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three under each name, in virtual time: `main`, and `faster` by a tenth."""
+    """Three sessions under each name, in virtual time: `main`, and `faster` by a tenth."""
     folder = tmp_path_factory.mktemp("sessions")
     (folder / "test_it.py").write_text(TEST)
     (folder / "conftest.py").write_text(VIRTUAL)
@@ -76,7 +76,7 @@ def sessions(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def virtual(tmp_path: Path) -> Path:
-    """With the test, in virtual time: what it takes matters to none of those that use this."""
+    """A folder with the test, in virtual time; the length of its steps does not matter."""
     (tmp_path / "test_it.py").write_text(TEST)
     (tmp_path / "conftest.py").write_text(VIRTUAL)
     return tmp_path

@@ -1,4 +1,4 @@
-"""docs/questions.md and the README: their commands run, and their answer is that of the stored run."""
+"""docs/questions.md and the README: their commands run, and the quoted answer is that of the stored run."""
 
 import re
 import shlex

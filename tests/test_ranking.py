@@ -1,4 +1,4 @@
-"""Who is fastest in each work: laws of the verdict, doubts, looks, and what stored runs say."""
+"""The fastest of each work: properties of the verdict, doubts, looks and stored runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A measurement of several ranks: stored rank by rank, and as fast as the slowest of them."""
+"""A measurement of several ranks: stored rank by rank, as fast as the slowest."""
 
 import json
 import subprocess
@@ -152,7 +152,7 @@ EXCHANGED = a_case(
 
 
 def two_ranks() -> Measurement:
-    """Steps of 1 and of 2 ms; the one that is late by 30 µs is in turn the one and the other."""
+    """Steps of 1 and of 2 ms; the two ranks are late by 30 µs in turn."""
     return of(
         a_measurement(iterations=1, block_s=(1e-3,) * 4, entry_s=(0.0, 3e-5, 0.0, 3e-5)),
         a_measurement(iterations=1, block_s=(2e-3,) * 4, entry_s=(3e-5, 0.0, 3e-5, 0.0)),

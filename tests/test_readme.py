@@ -1,4 +1,4 @@
-"""The README's commands are run, not believed."""
+"""The commands of the README work."""
 
 import re
 import shlex

@@ -1,4 +1,4 @@
-"""Nothing secret is stored: canaries in the environment, addresses, paths and error texts."""
+"""Secrets are not stored: canaries in the environment, addresses, paths and error texts."""
 
 import json
 import subprocess

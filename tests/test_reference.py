@@ -1,4 +1,4 @@
-"""The operations that references are written with, their derivatives, and rounding on the way."""
+"""The operations of the references, their derivatives, and rounding in between."""
 
 import platform
 import subprocess

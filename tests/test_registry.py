@@ -1,4 +1,4 @@
-"""Which workloads a file holds, and what they are called."""
+"""Workloads of a file, and their names."""
 
 import dataclasses
 import subprocess

@@ -1,4 +1,4 @@
-"""A workload that was renamed keeps its history, comparisons and baselines, as `formerly` says."""
+"""A renamed workload keeps its history, comparisons and baselines (`formerly`)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ SOURCE = """
 
 
 def a_workload(folder: Path, name: str, formerly: str = "", seconds: float = 1e-3) -> dict[str, Any]:
-    """The one workload of a folder, and the variable that names the folder."""
+    """The only workload of a folder, and the variable that names the folder."""
     place = folder / f"of_{name}"
     place.mkdir(exist_ok=True)
     line = f'formerly = "{formerly}"' if formerly else ""

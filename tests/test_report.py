@@ -1,4 +1,4 @@
-"""The report: a line per alternative, and the reason where there is no number."""
+"""The report: one line per alternative, with a reason where there is no number."""
 
 import re
 from dataclasses import replace
@@ -53,7 +53,7 @@ def of_one_work(*records: Record, **over: Any) -> RunReport:
 
 
 def texts(report: RunReport, column: str, number: int = 0) -> tuple[str, ...]:
-    """What a table shows in that column."""
+    """Texts of a column of a table."""
     return columns_of(report, number)[column]
 
 
@@ -386,11 +386,11 @@ def test_an_omitted_case_is_a_row_if_its_target_has_other_cases() -> None:
     assert names(report, 1) == ("jax jit",)
 
 
-# Who is fastest
+# The fastest
 
 
 def a_contest(*seconds: tuple[float, float]) -> RunReport:
-    """torch and jax in a work each: so many seconds, to half a percent."""
+    """torch and jax in a work each, with these seconds to half a percent."""
     records = [
         record
         for number, pair in enumerate(seconds)

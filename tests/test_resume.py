@@ -1,4 +1,4 @@
-"""Interrupted runs finished: nothing is measured twice, nothing is missing, and nothing else is measured."""
+"""Resumed runs: nothing is measured twice, nothing is missing, and nothing else is measured."""
 
 import dataclasses
 import json
@@ -41,7 +41,7 @@ FAKE = ("-b", "fake", "-d", "cpu", "-w", "gemm,honest", "--quick", "--seed", "1"
 
 
 def measure(policy: Policy, script: Script, earlier: Sequence[Record] = ()) -> list[Record]:
-    """What is made after `earlier`; each case goes on in its script."""
+    """Records measured after `earlier`; each case goes on in its script."""
     count = {case.id: sum(record.case == case for record in earlier) for case, _ in script}
     pool: Any = Scripted([(case, values[count[case.id] :]) for case, values in script])
     info = a_run_info(plan=tuple(case for case, _ in script), policy=policy)
@@ -90,7 +90,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def interrupted(ended: Path, folder: Path, count: int = 2, torn: bytes = b"") -> Path:
-    """A copy of the run with its first records alone, and perhaps the beginning of another."""
+    """A copy of the run with its first records only, and optionally the beginning of another."""
     source = selectors.find_run(ended, "latest")
     run = folder / "results" / "runs" / source.name
     run.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""How close a case comes to its device: fractions, the roofline, and why a field is empty."""
+"""How close a case comes to its device: fractions, the roofline, and reasons for empty fields."""
 
 from dataclasses import replace
 from typing import Any
@@ -20,7 +20,7 @@ H100 = "NVIDIA H100 80GB HBM3"  # 989 TFLOP/s in bfloat16, 67 in float32, 3.35 T
 
 
 def a_ceiling(quantity: str = "float32", rate: float = 1e12, **over: Any) -> Ceiling:
-    """Of the example CPU and its two threads."""
+    """Ceilings of the example CPU with its two threads."""
     base: dict[str, Any] = {
         "device": CPU.model,
         "threads": 2,

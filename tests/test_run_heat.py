@@ -1,4 +1,4 @@
-"""The course of a heat: whose turn it is, when it ends, and what the end of one process means for others."""
+"""The course of a heat: order of turns, its end, and the effect of failing processes on others."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ Act = Callable[[int, set[str]], Message | Answer | type[Exception]]
 
 
 def answers_turns(turn: int, living: set[str]) -> Message:
-    """Become warm, then take turns without end."""
+    """Warm up, then take turns without end."""
     return {"cpu_s": 0.03} if turn else {"warm": 0.01}
 
 
 @dataclass
 class Machine:
-    """The processes of a heat: who lives, who is awake, and who had turns, in order."""
+    """The processes of a heat: alive, awake, and the order of their turns."""
 
     now: float = 0.0
     living: set[str] = field(default_factory=set)
@@ -48,7 +48,7 @@ class Machine:
 
 
 class Job(RunningJob):
-    """A process whose messages `act` chooses, by the number of turns it had and by those that live."""
+    """A process whose messages `act` chooses, by the number of its turns and the living processes."""
 
     def __init__(self, machine: Machine, name: str, act: Act, turn_s: float) -> None:
         self._machine, self._name, self._act, self._turn_s = machine, name, act, turn_s
@@ -297,7 +297,7 @@ def test_a_process_that_the_kernel_ended_for_another_is_tried_again() -> None:
 
 
 class Notebook:
-    """Stands for the recorder: writes down which notes each case's record got, and whether it was alone."""
+    """A stand-in for the recorder that collects the notes of each record, and the cases measured alone."""
 
     policy = QUICK
 
@@ -325,7 +325,7 @@ class Notebook:
 
 
 def notebook(heat: Heat, solitary: str = "", backend: str = "torch") -> Notebook:
-    """Of a heat of these cases that was measured."""
+    """Measure a heat of these cases and return its notes."""
     notebook = Notebook(heat, solitary)
     cases = [a_case(workload=name, backend=backend) for name in heat.cases]
     recorder: Any = notebook

@@ -1,4 +1,4 @@
-"""Stored runs listed and removed: those that are named or chosen, and no other."""
+"""Stored runs listed and removed: exactly the named or chosen ones."""
 
 import json
 from contextlib import closing

@@ -53,7 +53,7 @@ def some_sources(root: Path = Path("/nowhere"), **over: Any) -> Sources:
 
 
 def a_sample(at_s: float, **over: Any) -> Sample:
-    """Of a machine that tells nothing."""
+    """A machine without any sources."""
     base: dict[str, Any] = {"at_s": at_s, "cost_s": 0.0, "own_s": 0.0}
     base |= dict.fromkeys(("cpu", "throttling", "memory", "load", "cpu_mhz", "package_uj", "gpu"))
     return Sample(**(base | over))
@@ -164,7 +164,7 @@ def test_a_long_window_keeps_a_limited_number_of_samples(count: int, count_kept:
 
 
 def counting() -> tuple[FakeNvml, Callable[[], int]]:
-    """GPUs that count how often they were asked."""
+    """GPUs that count their readings."""
     readings: list[None] = []
 
     def state() -> nvml.GpuState:

@@ -1,4 +1,4 @@
-"""Which cases a round measures: laws of the choice, and rounds on a pool whose answers are scripted."""
+"""The choice of cases of a round: its properties, and rounds on a pool with scripted answers."""
 
 import dataclasses
 import math
@@ -142,7 +142,7 @@ class Scripted:
         self.ahead = rounds
 
     def wait_for_workers(self, cases: Sequence[Case]) -> None:
-        """They are there."""
+        """Nothing to wait for."""
 
     def can_alternate(self, case: Case) -> bool:
         return False
@@ -240,7 +240,7 @@ def test_a_case_that_fails_gets_nothing_more_of_a_budget() -> None:
     assert counts(records)[1] == 4
 
 
-# Rounds of what is undecided
+# Rounds of undecided works
 
 
 QUICK = POLICIES["quick"]

@@ -1,4 +1,4 @@
-"""Spins of known length, on clocks that are passed in, and what the self-test makes of a pipeline."""
+"""Spins of known length on given clocks, and the results of the self-test for a pipeline."""
 
 import json
 import re
@@ -62,7 +62,7 @@ class Time:
 
 
 class Timer:
-    """The pipeline's, on a virtual time; `scale`: what it makes of a second."""
+    """The timer of the pipeline, on virtual time; `scale` is its error."""
 
     name = "virtual"
     batch_s = 0.0
@@ -160,7 +160,9 @@ def test_cuda_spins_by_the_kernel_of_torchs_own_tests(monkeypatch: pytest.Monkey
 
 
 def pipeline(scale: float = 1.0, noise: Callable[[list[float]], list[float]] = list) -> selftest.Ask:
-    """A worker that measures on virtual time, off by `scale`; `noise` is done to each answer's blocks."""
+    """A worker that measures on virtual time, off by the factor `scale`; `noise` changes the blocks of
+    each answer.
+    """
 
     def ask(job: dict[str, Any]) -> Answer:
         clock = Time(tick_s=max(job["shape"]["seconds"] / 1000, 2e-7))  # shorter ones take seconds to count
@@ -234,7 +236,7 @@ def test_a_devices_drift_widens_its_limit() -> None:
 
 
 class Devices:
-    """A pool of a target with a GPU, of one without, and of virtual devices."""
+    """A pool of a target with a GPU, one without, and one with virtual devices."""
 
     def __init__(self) -> None:
         self.jobs: list[tuple[str | None, Any]] = []

@@ -1,4 +1,4 @@
-"""Networks of sequences: published sizes, counted work, and that a wrong one is told from a right one."""
+"""Networks of sequences: published sizes, counted work, and detection of wrong networks."""
 
 from math import prod
 from typing import Any

@@ -1,4 +1,4 @@
-"""How much sessions of a baseline differ: told by all cases of a check, and where sessions cannot tell."""
+"""Variance between the sessions of a baseline, shared by all cases of a check."""
 
 import math
 from collections.abc import Callable
@@ -61,7 +61,7 @@ REDUCED = 25
 SHARED = (Variance.SHARED,)
 DAYS = tuple(range(10))
 
-# How likely other cases make a spread
+# Variance shared with other cases
 
 
 def test_the_spread_of_all_cases_moderates_that_of_each() -> None:
@@ -114,7 +114,7 @@ def test_cases_whose_days_differ_or_never_vary_do_not_count() -> None:
     assert squared_correlation([DAYS], days[:1]) == 0.0
 
 
-# Sessions far from the rest
+# Sessions far from the others
 
 
 def variances_of(drawings: list[list[list[float]]]) -> list[SessionVariance]:
@@ -207,7 +207,7 @@ def test_cases_that_never_vary_have_the_least_variance() -> None:
 
 @given(st.lists(st.floats(-1, 1), min_size=5, max_size=30, unique=True))
 def test_the_kurtosis_of_all_cases_is_judged_as_scipy_does(values: list[float]) -> None:
-    assume(np.std(values) > 1e-3)  # of what is spread
+    assume(np.std(values) > 1e-3)  # values that vary
     statistics = moments(values)
     assert statistics.kurtosis == pytest.approx(oracle.kurtosis(values, fisher=False), rel=1e-6)
     p = oracle.kurtosistest(values, alternative="greater").pvalue
@@ -302,7 +302,7 @@ def test_an_unknown_variance_is_refused() -> None:
         benchbench.check("latest", baseline="main", variance="mine")
 
 
-# How large a change is that was called
+# Size of a detected change
 
 
 @given(st.floats(0.001, 0.3), st.floats(0.0005, 0.1), st.floats(2, 200), st.floats(0.001, 0.05))

@@ -1,4 +1,4 @@
-"""One run against stored sessions: the error of the difference, and what stands in for missing sessions."""
+"""One run against stored sessions: the error of the difference, and the substitute for missing sessions."""
 
 import itertools
 import math
@@ -62,7 +62,7 @@ def test_each_missing_session_counts_as_differing_by_the_assumed_spread() -> Non
 def test_a_further_session_that_differs_as_the_others_never_makes_a_check_see_less(
     spread: float, assumed: float
 ) -> None:
-    """Of sessions that all differ by the assumed spread; 9 degrees of freedom once became K - 1."""
+    """Sessions that all differ by the assumed spread; once, 9 degrees of freedom became K - 1."""
 
     def visible(count: int, spread: float) -> float:
         values = np.linspace(-1, 1, count) if count > 1 else np.zeros(1)
@@ -135,7 +135,7 @@ def test_a_family_counts_as_the_fewest_it_may_have() -> None:
 def test_a_time_without_a_zone_is_in_utc_wherever_it_is_read(
     zone: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As older versions of pytest-benchmark write it."""
+    """Older versions of pytest-benchmark write times without a zone."""
     monkeypatch.setenv("TZ", zone)
     time.tzset()
     try:

@@ -1,4 +1,4 @@
-"""A run for others: the numbers stay, and nothing tells who measured them and where."""
+"""A run to share: the numbers stay, and the person and the machine cannot be identified."""
 
 import getpass
 import json
@@ -38,7 +38,7 @@ TEXT = f"see /srv/canary/{USER}/x.py:3 and ~/canary, /opt/canary, on {HOST} by {
 
 
 def a_telling_run(root: Path) -> Path:
-    """With a canary wherever a text may stand that is no name of a case."""
+    """A run with a canary in every text that is not a name of a case."""
     first = a_case(environment={"XLA_FLAGS": "--canary-a"})
     second = a_case(environment={"XLA_FLAGS": "--canary-b"})
     records = [

@@ -1,4 +1,4 @@
-"""Names of cases where there is little room: short, and still different."""
+"""Short names of cases: they fit in little room and still differ."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Parts of a step that go on side by side: each is timed alone too, and the report tells what was hidden."""
+"""Parts of a step that overlap: each is also timed alone, and the report has the hidden share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The site: pages of all stored runs that lead to each other, and a feed whose entries keep their dates."""
+"""The site: linked pages of all stored runs, and a feed whose entries keep their dates."""
 
 import re
 import shutil

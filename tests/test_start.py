@@ -1,4 +1,4 @@
-"""Before anything is measured: other runs, other programs, and room for results."""
+"""Checks before measuring: other runs, other programs, and room for results."""
 
 import os
 import subprocess
@@ -23,7 +23,7 @@ FAKE = ("run", "-b", "fake", "-d", "cpu", "-w", "gemm", "--quick")
 
 
 def a_pause(cores: float = 0.0, stolen: float = 0.0) -> Pause:
-    """Half a second in which others used so many of two CPUs."""
+    """Half a second in which other programs used this many of two CPUs."""
     after = CpuTimes(100 + cores / 2, 10 + stolen / 2)
     busiest = (("spin", cores),) if cores else ()
     return Pause(seconds=0.5, cpus=2, before=CpuTimes(100, 10), after=after, busiest=busiest)
@@ -33,7 +33,7 @@ QUIET, BUSY, STOLEN = a_pause(), a_pause(1.5), a_pause(stolen=0.4)
 
 
 class Machine:
-    """Looks as scripted, the last of them for ever; time passes only in sleep."""
+    """Scripted looks, the last of them repeated; time passes only in sleep."""
 
     def __init__(self, presence: Presence, *looks: Pause) -> None:
         self.presence, self._looks, self._last = presence, iter(looks), looks[-1]
@@ -47,7 +47,7 @@ class Machine:
         self.now_s += seconds
 
     def waits(self, wait_s: float) -> float:
-        """How long for."""
+        """The time waited."""
         begin = self.now_s
         report, clock = self.told.append, lambda: self.now_s
         wait_for_idle(self.presence, wait_s, report, self.look, clock, self.sleep)
@@ -233,7 +233,7 @@ def test_a_run_of_virtual_time_ignores_other_programs(tmp_path: Path) -> None:
 
 @pytest.mark.real
 def test_every_measuring_command_prints_the_same_first_lines(tmp_path: Path) -> None:
-    """A run, one that is resumed, a check's cases, two sides, a suite with itself, the best rates."""
+    """Runs, a resumed run, the cases of a check, two sides, a suite against itself, and ceilings."""
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "broken.py").write_text("1 / 0\n")
     (tmp_path / "one.toml").write_text('description = "one"\ncases = [{workload = "gemm"}]\n')

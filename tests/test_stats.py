@@ -1,4 +1,4 @@
-"""Statistics against scipy, and their laws."""
+"""Statistics compared with scipy, and their properties."""
 
 import math
 

@@ -303,7 +303,7 @@ windows = st.builds(Window, began_s=finite, ended_s=finite, cpu_s=finite)
 
 
 def telemetry_of(values: list[float]) -> Telemetry:
-    """Every column is these values, or none."""
+    """Telemetry with these values in every column, or in none."""
     return a_telemetry(
         at_s=tuple(values),
         busy_s=tuple(values),
@@ -574,7 +574,7 @@ def test_runs_are_listed_newest_last_and_only_runs(tmp_path: Path) -> None:
     names = [naming.IdSource()(now) for now in times]
     for name in names:
         a_stored_run(tmp_path, name=name)
-    a_stored_run(tmp_path, name="zebra")  # renamed: its name says nothing about its time
+    a_stored_run(tmp_path, name="zebra")  # renamed, so its name does not contain its time
     (tmp_path / "runs" / "no-head").mkdir()
     (tmp_path / "runs" / ".hidden").mkdir()
     (tmp_path / "runs" / "README").write_text("")
@@ -744,7 +744,7 @@ def test_saving_through_a_link_keeps_the_link(tmp_path: Path) -> None:
 
 
 def test_saving_to_a_pipe_writes_into_it(tmp_path: Path) -> None:
-    pipe = tmp_path / "pipe"  # stands for every device: a bug must not replace one in /dev
+    pipe = tmp_path / "pipe"  # a pipe instead of a device: a bug must not replace a file in /dev
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     try:

@@ -1,4 +1,4 @@
-"""What is lost when the standard streams are: what is said beside the answer, nothing that was measured."""
+"""Lost standard streams: no measurement is lost, and a lost answer is an error."""
 
 import io
 import json

@@ -32,7 +32,7 @@ SHORT_S = 0.05  # of a job
 
 
 class Endless:
-    """A handle of a process that no signal ends. Its job, when it has one, is the process `job`."""
+    """A handle of a process that no signal ends. Its job, if it has one, is the process `job`."""
 
     def __init__(self, job: int) -> None:
         self.pid, self.job = os.getpid(), job
@@ -52,7 +52,7 @@ class Endless:
         os.close(log)
 
     def close(self) -> None:
-        """Its end of the channel."""
+        """The process's end of the channel."""
         self._channel.close()
 
     def terminate(self) -> None:
@@ -71,7 +71,7 @@ class Endless:
 
 @pytest.fixture
 def endless(monkeypatch: pytest.MonkeyPatch) -> Iterator[Endless]:
-    """In place of each process that is started; whatever is sent to a group does nothing."""
+    """Start stuck processes instead of real ones; signals to groups have no effect."""
     with subprocess.Popen(["sleep", "60"], start_new_session=True) as job:
         handle = Endless(job.pid)
         monkeypatch.setattr(subprocess, "Popen", handle)
@@ -108,7 +108,7 @@ Asked = list[tuple[str, str]]  # kind of job, id of case
 
 @pytest.fixture
 def pool() -> Iterator[tuple[WorkerPool, Asked]]:
-    """Of two backends. What is asked of cuda:0 hangs in its driver; all else is answered."""
+    """Results of two backends. Jobs on cuda:0 hang in the driver; all others are answered."""
     jobs_asked: Asked = []
 
     def start(target: Target, environment: Mapping[str, str], threads: int = 0) -> Any:

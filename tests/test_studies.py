@@ -1,4 +1,4 @@
-"""The studies that the documentation quotes: each still begins, in a small size."""
+"""The studies quoted in the documentation: each still starts, at a small size."""
 
 import importlib
 from collections.abc import Callable

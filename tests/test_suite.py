@@ -1,4 +1,4 @@
-"""Suite files: what they may say, and what is answered to what they may not."""
+"""Suite files: valid contents, and the errors of invalid ones."""
 
 import re
 from pathlib import Path

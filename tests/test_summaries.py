@@ -1,4 +1,4 @@
-"""The cache of summaries says what the runs' files say, is kept as they are read, and may be lost."""
+"""The cache of summaries agrees with the files of the runs, is filled on reading, and may be lost."""
 
 import os
 import random
@@ -44,7 +44,7 @@ def files_of(own_cache: Path) -> list[Path]:
 
 
 def all_kinds() -> list[Run]:
-    """Runs that differ in all that a summary tells."""
+    """Runs that differ in every field of a summary."""
     fails, slow, absent = a_case(params={"m": 1}), a_case(params={"m": 2}), a_case(params={"m": 3})
     records: list[Record] = [*some_rounds(0.001, 0.0011, 0.0012), a_record(a_failure(), case=fails)]
     left_out = (LeftOut(case=absent, status=Status.UNSUPPORTED, reason="no graph"),)
@@ -72,7 +72,7 @@ def read_all_summaries(root: Path) -> list[RunSummary]:
 
 
 def spoil(root: Path, *, same_time: bool) -> None:
-    """Other bytes in all records; by their sizes, and times if so, the files are as they were."""
+    """Change bytes of all records; sizes, and on request times, stay the same."""
     for path in root.rglob(runs.RECORDS):
         times = path.stat()
         path.write_bytes(b"x" * times.st_size)

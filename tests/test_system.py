@@ -1,4 +1,4 @@
-"""Systems other than Linux: one line says what does not work there, and what can work does."""
+"""Systems other than Linux: one line names the missing features, and the rest works."""
 
 import sys
 from pathlib import Path
@@ -25,7 +25,7 @@ runpy.run_module("benchbench.worker", run_name="__main__", alter_sys=True)
 
 
 class Notes(RunObserver):
-    """Keeps what it is told."""
+    """Collects messages."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []

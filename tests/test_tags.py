@@ -1,4 +1,4 @@
-"""What runs are filed under: as typed, by git, as stored and as shown."""
+"""Tags of runs: from the command line, from git, stored and shown."""
 
 import json
 from pathlib import Path
@@ -141,7 +141,7 @@ def test_a_session_of_tests_at_another_commit_leaves_the_run_none(
 def test_runs_of_before_there_were_tags_can_be_read(tmp_path: Path) -> None:
     folder = runs.store_run(tmp_path, a_run())
     head = json.loads((folder / "run.json").read_text())
-    del head["checksums"], head["crc32"]  # as it was written before there were any
+    del head["checksums"], head["crc32"]  # as written before there were checksums
     del head["tags"]
     (folder / "run.json").write_text(json.dumps(head))
     assert runs.read_run(folder) == a_run()

@@ -1,4 +1,4 @@
-"""Other users of this machine, who made beforehand what a launched rank would look for."""
+"""Other users of this machine who prepare the files that a launched rank looks for."""
 
 import dataclasses
 import hmac
@@ -67,7 +67,7 @@ def ended(pid: int) -> int:
 
 
 def orders(program: Path) -> bytes:
-    """What a first process says to have a worker started."""
+    """The message with which a first process has a worker started."""
     target = {"name": "fake", "backend": "fake", "python": str(program)}
     start = {
         "do": "start",
@@ -82,7 +82,7 @@ def orders(program: Path) -> bytes:
 
 
 def command(listener: socket.socket, program: Path, secret: str) -> None:
-    """Stand behind a port as the first process would, and order whoever connects to run a program."""
+    """Listen at a port as the first process would, and order clients to run a program."""
     listener.settimeout(5.0)
     with suppress(TimeoutError):
         while True:
@@ -100,7 +100,7 @@ def command(listener: socket.socket, program: Path, secret: str) -> None:
 
 
 def announcement(port: int) -> str:
-    """In the words of this version, and of those before it."""
+    """The message of this version, and of earlier ones."""
     return json.dumps({"port": port, "secret": SECRET, "token": SECRET})
 
 
@@ -126,19 +126,19 @@ def in_a_file_where_it_was(shared: Path, port: int) -> None:
 
 
 def in_a_folder_left_open(shared: Path, port: int) -> None:
-    """By its victim."""
+    """A folder that the victim made."""
     (shared / f"accelbench-{VICTIM}" / f"ranks-{PARENT}.json").write_text(announcement(port))
 
 
 def in_a_folder_of_its_own(shared: Path, port: int) -> None:
-    """As the first process does it, which is this user's."""
+    """A folder made as a first process of this user makes it."""
     private_folder.write(shared / f"accelbench-{VICTIM}", f"ranks-{PARENT}.json", announcement(port).encode())
 
 
 def follow_one_who(
     user: int, announce: Callable[[Path, int], None], shared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[bool, str]:
-    """Whether the victim's rank ran a program of that user, and what it said."""
+    """Whether the rank of the victim ran a program of that user, and its message."""
     monkeypatch.setattr(tempfile, "tempdir", str(shared))
     "host".encode("idna")  # loaded here, as `fake` is: the victim may not read what is installed for root
     ran, program, said = shared / "ran", shared / "program", shared / "said"
@@ -185,7 +185,7 @@ def test_nobody_else_is_taken_for_the_first_process(
 def test_who_follows_a_process_of_its_own_user_runs_what_that_says(
     shared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So that the attacks on it are known to be real."""
+    """A check that the attacks on it are real."""
     assert fake
     assert follow_one_who(VICTIM, in_a_folder_of_its_own, shared, monkeypatch) == (True, "")
 

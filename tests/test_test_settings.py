@@ -1,4 +1,4 @@
-"""Tests themselves: their levels, and that settings of the user's do not reach them."""
+"""The tests themselves: their levels, and isolation from the settings of the user."""
 
 import os
 import subprocess

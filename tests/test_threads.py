@@ -1,4 +1,4 @@
-"""Several numbers of threads are an axis of cases; a single one is a setting, and names no case."""
+"""Several numbers of threads are an axis of cases; a single one is a setting and not part of a name."""
 
 import os
 import sys

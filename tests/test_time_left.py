@@ -1,4 +1,4 @@
-"""Whether the time left can be trusted: on simulated runs of quiet and busy machines, on recorded ones."""
+"""Accuracy of the time left, on simulated runs of quiet and busy machines and on recorded ones."""
 
 import random
 from collections.abc import Callable

@@ -58,7 +58,7 @@ pytestmark = [
 
 @dataclasses.dataclass
 class Honest:
-    """A right program, compiled: what mutants wrap."""
+    """A right program, compiled, for mutants to wrap."""
 
     backend: Backend
     session: Any
@@ -69,11 +69,11 @@ class Honest:
 
     @property
     def states(self) -> int:
-        """How many of a step's arguments are its state."""
+        """Number of the step's arguments that are its state."""
         return len(self.runner.program.state)
 
     def forget(self) -> tuple[Any, ...]:
-        """The state as it was before the first step: an update undone."""
+        """Undo the update: return the state from before the first step."""
         assert self.runner.program.restart
         return self.runner.program.restart(self.work.arrays(Draw(self.dtype)))
 
@@ -90,7 +90,7 @@ def honest(framework: str, mode: str, work: Workload, dtype: Dtype = Dtype.FLOAT
 
 
 def measure(right: Honest, wrong: Callable[[Honest], Step]) -> tuple[Any, ...]:
-    """What a process of a run does with a case, with a few steps for the timing; the notes on the output."""
+    """Handle a case as a process of a run does, with few timed steps, and return the notes on the output."""
     program, work, session = right.runner.program, right.work, right.session
     runner = replace(right.runner, inputs=repeat(program.inputs), compiled=wrong(right))
     if isinstance(work, Training):
@@ -125,7 +125,7 @@ def the_right_step(right: Honest) -> Step:
 
 
 def on_samples(count: int) -> Callable[[Honest], Step]:
-    """The first samples of the batch alone."""
+    """Use the first samples of the batch only."""
 
     def mutant(right: Honest) -> Step:
         def step(*arguments: Any) -> Any:
@@ -138,7 +138,7 @@ def on_samples(count: int) -> Callable[[Honest], Step]:
 
 
 def undone_after(count: int) -> Callable[[Honest], Step]:
-    """No update from that step on: the loss is right, and the parameters are as they were."""
+    """No update from that step on: the loss is right, and the parameters do not change."""
 
     def mutant(right: Honest) -> Step:
         calls = 0
@@ -158,7 +158,7 @@ def undone_after(count: int) -> Callable[[Honest], Step]:
 
 
 def computed_once_in(period: int, first: int = 1) -> Callable[[Honest], Step]:
-    """Nothing is computed in the other steps, after the first ones: they give the last loss that was."""
+    """Compute nothing after the first steps, and return the last loss."""
 
     def mutant(right: Honest) -> Step:
         calls, kept = 0, None
@@ -247,7 +247,7 @@ def copy_first_sample(values: Any) -> Any:
 
 
 def only_the_usual_sample(values: Any) -> Any:
-    """The elements that every run compared before its seed told which."""
+    """Only the elements that every run compared before the sample depended on the seed."""
     positions = tuple(verify.sample_indices(PRODUCT)["output"].T)
     sampled = np.zeros_like(values)
     sampled[positions] = values[positions]
@@ -264,7 +264,7 @@ NETWORKS = {
 @pytest.mark.parametrize(("framework", "mode"), MODES)
 def test_inference_of_fewer_samples_is_detected(framework: str, mode: str, mutant: str) -> None:
     def processes() -> None:
-        for _ in range(30):  # a copy is told in half of them
+        for _ in range(30):  # copied elements are found in half of the samples
             measure(honest(framework, mode, NETWORK), NETWORKS[mutant])
 
     with pytest.raises(WrongResult):
@@ -272,7 +272,7 @@ def test_inference_of_fewer_samples_is_detected(framework: str, mode: str, mutan
 
 
 def kept_by_identity(right: Honest) -> Step:
-    """The result, kept for the arrays that it was made of."""
+    """Return the cached result of the same arrays."""
     results: dict[tuple[int, ...], Any] = {}
 
     def step(*arguments: Any) -> Any:
@@ -370,7 +370,7 @@ def test_a_product_that_is_not_computed_is_detected(framework: str, mode: str, m
         measure(honest(framework, mode, PRODUCT), PRODUCTS[mutant])
 
 
-# What nothing compiled, what no CPU can do, and rows of a product.
+# Programs that are not compiled, impossible speeds, and rows of a product
 
 
 def uncompiled_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:

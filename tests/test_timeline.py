@@ -1,4 +1,4 @@
-"""Self times, totals and gaps of spans on threads and streams; and the laws that make them add up."""
+"""Self times, totals and gaps of spans on threads and streams, and their conservation."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""How far rounding may take a result: what is drawn at a small size, and what longer sums add."""
+"""Tolerance for rounding: drawn at a small size, and increased for longer sums."""
 
 from dataclasses import replace
 

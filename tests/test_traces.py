@@ -1,4 +1,4 @@
-"""What the frameworks' profilers write, as spans: Chrome's format, XPlane, and XLA's instructions by name."""
+"""Traces of the frameworks' profilers as spans: Chrome's format, XPlane, and names of XLA instructions."""
 
 import json
 import sys
@@ -46,7 +46,7 @@ def test_torch_operators_are_those_between_the_marks_without_what_they_call() ->
 
 
 def test_the_work_of_gloo_goes_on_in_threads_of_its_own_beside_torch_s_operators() -> None:
-    """As torch 2.13 wrote it of a step on two ranks, whose gradients are reduced while it goes back."""
+    """A trace of torch 2.13: a step on two ranks, whose gradients are reduced during the backward pass."""
     events = (
         x("c10d::allreduce_", 1, 1),
         x("gloo:all_reduce", 1.5, 4, "user_annotation", tid=2),
@@ -61,7 +61,7 @@ def test_the_work_of_gloo_goes_on_in_threads_of_its_own_beside_torch_s_operators
 
 
 def test_a_stage_that_waits_for_a_micro_batch_computes_nothing() -> None:
-    """As torch 2.13 names the parts of a pipeline's step; they are one operator, whichever micro-batch."""
+    """Parts of a pipeline's step, as torch 2.13 names them; they are one operator for all micro-batches."""
     events = (
         x("Forward 0", 0, 4, "user_annotation"),
         x("c10d::recv_", 0.5, 0.5),

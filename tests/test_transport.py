@@ -1,4 +1,4 @@
-"""The interface between the pool and its workers: a second implementation, and answers that lie."""
+"""The interface between the pool and its workers: a second implementation, and invalid answers."""
 
 import json
 import math
@@ -42,7 +42,7 @@ QUICK = replace(POLICIES["quick"], rounds=2)
 
 
 class RemoteWorker(Worker):
-    """Answers within this process, from what came through as JSON and bytes, in a folder of its own."""
+    """A worker within this process that gets JSON and bytes, in a folder of its own."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self._folder = folder

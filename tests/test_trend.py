@@ -1,4 +1,4 @@
-"""Series of stored runs: which values, in which order, and what is said of them."""
+"""Series of stored runs: values, order, and notes."""
 
 import csv
 import io
@@ -248,7 +248,7 @@ def test_runs_of_one_tag_that_disagree_with_each_other_are_undecided_together() 
 
 
 def test_a_change_is_looked_for_in_all_cases_together() -> None:
-    """The same step is one among as many chances as there are cases: its p must be so much smaller."""
+    """With more cases there are more chances, so the p of the same step must be smaller."""
     source = np.random.default_rng(1)
     values = np.exp(np.repeat([0.0, 0.05], 5) + source.normal(0, 0.015, 10)).tolist()
     p = change_points(values).changes[0].p
@@ -494,7 +494,7 @@ def draw(all_of: list[Trend]) -> str:
 
 
 def labels(svg: str) -> list[str]:
-    """What is written in it; matplotlib's own comment on a text drawn as shapes."""
+    """Texts of a plot, from matplotlib's comments on texts drawn as shapes."""
     return re.findall(r"<!-- (.*?) -->", svg, re.DOTALL)
 
 

@@ -1,4 +1,4 @@
-"""docs/workloads.md, typed word for word."""
+"""The commands of docs/workloads.md, word for word."""
 
 import re
 import shlex
@@ -23,7 +23,7 @@ ONCE = ["--quick", "--rounds", "1"]
 
 
 def typed(folder: Path, *parts: str) -> None:
-    """Into the file, as often as the page says."""
+    """Write the code of the page into the file, in its order."""
     (folder / "mine").mkdir(exist_ok=True)
     (folder / "mine/group_norm.py").write_text("\n".join(parts))
 

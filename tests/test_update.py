@@ -1,4 +1,4 @@
-"""An optimizer's update alone: its rule, its forms, what it moves, and that a wrong one is noticed."""
+"""An optimizer's update alone: its rule, forms and data movement, and detection of wrong updates."""
 
 from dataclasses import replace
 from math import prod

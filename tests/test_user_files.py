@@ -1,4 +1,4 @@
-"""A mistake in a workload file of the user's: told with file and line, and of no consequence to the rest."""
+"""Mistakes in a user's workload file are reported with file and line, and affect nothing else."""
 
 import json
 import os
@@ -253,7 +253,7 @@ def test_folders_that_are_no_list_are_refused(tmp_path: Path, monkeypatch: pytes
 
 @pytest.fixture
 def cloned(tmp_path: Path) -> Path:
-    """A repository whose workload and source each leave a file where they are executed, with two runs."""
+    """A repository with two runs, whose workload and source each leave a file when they are executed."""
     root = tmp_path / "cloned"
     root.mkdir()
     write(root, own=f"open({str(tmp_path / 'workload')!r}, 'w')\n{GOOD.replace('Good', 'Own')}")
@@ -312,7 +312,7 @@ def test_only_commands_that_the_page_lists_execute_a_repositorys_code(
 
 
 def tried(*command: str, cwd: Path, **more: str) -> subprocess.CompletedProcess[str]:
-    """Whatever its exit code."""
+    """Run the command, whatever its exit code."""
     variables = {name: value for name, value in environment(**more).items() if name != "ACCELBENCH_WORKLOADS"}
     return subprocess.run(
         [sys.executable, "-P", "-m", "benchbench.cli", *command],

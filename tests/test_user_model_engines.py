@@ -1,4 +1,4 @@
-"""What is wrong with a user's file, and which engine cannot take a model: which operator, and where."""
+"""Faults of a user's file, and operators that an engine cannot take, with their place."""
 
 import sys
 from pathlib import Path
@@ -139,7 +139,7 @@ def test_a_file_that_starts_threads_is_not_imported_where_processes_are_forked(t
 
 @pytest.fixture(autouse=True)
 def anew() -> None:
-    """Each test imports its own file of the same name."""
+    """Import a file of the same name in each test."""
     forget()
 
 

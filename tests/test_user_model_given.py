@@ -1,4 +1,4 @@
-"""`--input file.npz`, `--weights as-they-are`: a model on its user's own numbers, verified all the same."""
+"""`--input file.npz`, `--weights as-they-are`: a model on the user's own numbers, still verified."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""What else is done with a user model: compared, gated, profiled, resumed, searched by revision."""
+"""User models compared, gated, profiled, resumed and searched by revision."""
 
 import json
 import os
@@ -53,7 +53,7 @@ def command(*arguments: str, cwd: Path, code: int = 0) -> subprocess.CompletedPr
 
 
 class Notes(RunObserver):
-    """Keeps what is told."""
+    """Collects messages."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -106,7 +106,7 @@ def test_a_comment_is_the_same_work_as_before_and_the_model_is_described_once(pl
 
 
 def compared(*arguments: str, cwd: Path) -> dict[str, Any]:
-    """What a comparison of the first commit with the files as they are says of the one case."""
+    """The verdict of a comparison of the first commit with the current files on their only case."""
     sides = ("compare", "--ab", "rev:main", "mode=eager", "--model", "small.py")
     process = command(*sides, *EAGER, "--rounds", "1", *arguments, "--format", "json", cwd=cwd)
     (verdict,) = json.loads(process.stdout)["verdicts"]
@@ -214,7 +214,7 @@ def test_sizes_at_which_a_model_exits_or_hangs_have_a_status_and_the_others_are_
 
 @pytest.mark.nightly  # the search itself is tested with the fake backend
 def test_the_revision_that_made_a_model_slower_is_named(place: Path) -> None:
-    """Its code is beside it, and where it was asked for: both are taken from each revision."""
+    """The imported code is taken from each revision, too."""
     (place / "lib").mkdir()
     text = SMALL.replace("import os\n", "import os\nfrom pauses import pause\n")
     text = text.replace("return torch.relu", "pause()\n        return torch.relu")
@@ -233,7 +233,7 @@ def test_the_revision_that_made_a_model_slower_is_named(place: Path) -> None:
 
 
 def test_a_file_that_changed_within_a_second_to_the_same_size_is_read_anew(tmp_path: Path) -> None:
-    """What it imports, too: Python itself would take the bytecode that it kept."""
+    """Imported files are read anew, too: Python itself would use the cached bytecode."""
     text = "import torch\nimport beside\nfrom torch import nn\nmodel = nn.Linear(beside.WIDTH, {width})\n"
     inputs = "def inputs(): return torch.randn(1, beside.WIDTH)\n"
     layers = []

@@ -1,4 +1,6 @@
-"""A user's Keras model and JAX function: one float64 for every framework, and wrong engines are told."""
+"""A user's Keras model and JAX function: one float64 reference for every framework, and detection of wrong
+engines.
+"""
 
 import dataclasses
 import os
@@ -107,7 +109,7 @@ def backend_of(workload: ModelOperation) -> type[Backend]:
 
 
 def deviation(workload: ModelOperation, dtype: Dtype = Dtype.FLOAT32) -> Deviation:
-    """How far the first mode of the framework at hand is from the reference."""
+    """Deviation of the first mode of the framework from the reference."""
     backend = backend_of(workload)()
     session = backend.open("cpu", dtype, backend.modes[0], 1)
     program = backend.program(session, workload, workload.arrays(Draw(dtype)))
@@ -376,7 +378,7 @@ def test_long_sums_of_jax_and_keras_may_be_added_up_in_turn() -> None:
 
 
 def deviation_of(workload: ModelOperation, elements: Any) -> Deviation:
-    """How far these outputs are from the reference in float32."""
+    """Deviation of these outputs from the reference in float32."""
     reference = with_expected(workload, Dtype.FLOAT32, model_reference(workload, Dtype.FLOAT32))
     return output_deviation(workload, elements, reference.expected, reference.tolerance)
 

@@ -1,4 +1,4 @@
-"""A torch module that lives in memory is measured as one of a file is: `benchbench.run_model`."""
+"""A torch module in memory is measured like one of a file (`benchbench.run_model`)."""
 
 import threading
 from pathlib import Path

@@ -133,7 +133,7 @@ def test_only_another_computation_is_another_version(tmp_path: Path) -> None:
         model.graph.node[-1].name = "another"
 
     def nothing(model: Any) -> None:
-        """As it is."""
+        """No change."""
 
     assert version(nothing) == version(renamed)
     assert len({version(nothing), version(another_epsilon), version(another_activation)}) == 3
@@ -169,7 +169,7 @@ def weight_of(model: Any, name: str) -> Any:
 
 
 def deviation(backend: Any, model: OnnxInference, computed: OnnxInference) -> Deviation:
-    """How far an engine that computes one file is from the float64 of another."""
+    """Deviation of an engine that computes one file from the float64 reference of another."""
     session = backend().open("cpu", Dtype.FLOAT32, "graph", 1)
     program = backend().program(session, computed, computed.arrays(Draw(Dtype.FLOAT32)))
     outputs = session.compile(program.step, 0)(*program.inputs)
@@ -215,7 +215,7 @@ def test_long_sums_may_be_added_up_in_turn(
 
 
 def in_halves(model: Any) -> None:
-    """The layer in float16, and the rest as it was, as exporters of mixed precision have it."""
+    """The layer in float16 and the rest unchanged, as exporters of mixed precision write it."""
     node, nodes = helper.make_node, model.graph.node
     position = next(at for at, node in enumerate(nodes) if node.op_type == "MatMul")
     nodes[position].input[:] = ["narrow", "narrow_up"]
@@ -226,7 +226,7 @@ def in_halves(model: Any) -> None:
 
 
 def of_halves(model: Any) -> None:
-    """All of it in float16."""
+    """Everything in float16."""
     for tensor in model.graph.initializer:
         if tensor.data_type == TensorProto.FLOAT:
             tensor.CopyFrom(

@@ -58,7 +58,9 @@ def the_reference(model: ModelInference, dtype: Dtype = Dtype.FLOAT32) -> Refere
 def deviation(
     model: ModelInference, mutate: Callable[[Any], Any] = lambda module: module, dtype: Dtype = Dtype.FLOAT32
 ) -> Deviation:
-    """How far torch's eager is from the reference, its module changed after it was given its weights."""
+    """Deviation of torch's eager mode from the reference, with the module changed after it got its
+    weights.
+    """
     session = Torch().open("cpu", dtype, "eager", torch.get_num_threads())
 
     class Mutated(ModelInference):
@@ -252,7 +254,7 @@ def test_a_product_by_groups_is_computed_in_float64_and_counted(
 
 
 def test_a_count_that_is_added_up_as_an_integer_does_not_err() -> None:
-    """Of floats that are counts, as those of a mixture's tokens for each expert."""
+    """Integers stored as floats, such as the number of tokens of each expert."""
     counts = torch.tensor([7.0, 9.0, 5.0, 11.0])
     for seed in range(4):
         with Rounding(Dtype.FLOAT32, seed, tolerated=6.0):

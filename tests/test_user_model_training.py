@@ -54,7 +54,7 @@ def the_step(name: str, **sizes: Any) -> ModelTraining:
 
 
 def deviation(model: ModelTraining, dtype: Dtype = Dtype.FLOAT32, mode: str = "eager") -> Deviation:
-    """How far torch's first steps are from the reference, at the small size."""
+    """Deviation of torch's first steps from the reference, at the small size."""
     reference = training_reference(model, dtype)
     assert not reference.unverified
     small, session = model.small(), Torch().open("cpu", dtype, mode, torch.get_num_threads())
@@ -68,7 +68,9 @@ Patch = pytest.MonkeyPatch
 
 
 def changed_optimizer(change: Callable[[Any, Any], None]) -> Callable[[Patch], None]:
-    """A mutant whose optimizer is not the one that was asked for; the reference's is not fused, and stays."""
+    """A mutant with another optimizer than the requested one; the reference's optimizer, which is not
+    fused, stays.
+    """
     make_optimizer = torch_training.optimizer_of
 
     def mutate(patch: Patch) -> None:
@@ -84,7 +86,7 @@ def changed_optimizer(change: Callable[[Any, Any], None]) -> Callable[[Patch], N
 
 
 def changed_loss(change: Callable[[Any, Any], Any]) -> Callable[[Patch], None]:
-    """A mutant whose loss is another function of what is given: `change(loss, tensors)`."""
+    """A mutant whose loss is `change(loss, tensors)`."""
     make_loss = torch_training.loss_function
 
     def mutate(patch: Patch) -> None:
@@ -203,7 +205,7 @@ def test_the_table_has_other_optimizers(name: str) -> None:
 
 
 def checked_after_timing(name: str, change: Callable[[Runner], None] = lambda runner: None) -> None:
-    """What is checked once a step was timed, at its own size. Raises WrongResult."""
+    """The checks after a step was timed, at its own size. Raises WrongResult."""
     model, backend = the_step(name), Torch()
     session = backend.open("cpu", Dtype.FLOAT32, "eager", torch.get_num_threads())
     case = a_case(workload=name, dtype=Dtype.FLOAT32, phase=Phase.TRAIN)

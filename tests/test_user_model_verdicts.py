@@ -1,4 +1,4 @@
-"""Verdicts on a user's torch model: right programs are not called wrong, unverifiable ones are named so."""
+"""Verdicts on a user's torch model: right programs pass, and programs that cannot be verified are named."""
 
 import json
 import sys
@@ -58,7 +58,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
 
 
 def deviation(model: ModelInference, dtype: Dtype = Dtype.FLOAT32) -> Deviation:
-    """The deviation of torch's eager from the model's reference."""
+    """Deviation of torch's eager mode from the reference of the model."""
     reference = with_expected(model, dtype, model_reference(model, dtype))
     assert not reference.unverified
     session = Torch().open("cpu", dtype, "eager", 1)

@@ -278,7 +278,7 @@ def test_a_model_is_described_at_the_sizes_that_are_asked_for() -> None:
     assert description(batch=[8]) == "net: Net(depth=2), inputs(batch=8); 2 M parameters, 8.00 kFLOP a step"
     several = "net: Net(depth=2), inputs(batch=8,1); 2 M parameters, 8.00 kFLOP a step at batch=8"
     assert description(batch=[8, 1]) == several
-    assert description(batch=[3]) == "net: Net(depth=2), inputs(batch=3)"  # its row says why it cannot run
+    assert description(batch=[3]) == "net: Net(depth=2), inputs(batch=3)"  # its row has the reason
 
 
 @pytest.mark.parametrize("name_taken", ["unet", "unet_train"])

@@ -1,4 +1,4 @@
-"""What a worker has of the shell's variables: what changes the computation, or a line names it."""
+"""Variables of the shell in workers: those that change the computation, or a line that names them."""
 
 from pathlib import Path
 

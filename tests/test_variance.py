@@ -1,4 +1,4 @@
-"""The variance between processes: told by all cases of a comparison, and by rounds that it did not choose."""
+"""Variance between processes: shared by all cases of a comparison, and estimated from planned rounds only."""
 
 import math
 from functools import partial
@@ -86,7 +86,7 @@ def test_cases_that_vary_alike_are_as_one_large_sample() -> None:
     assert min(difference.degrees for difference in shared) > 50
 
 
-# Rounds that the spread of the first ones decided
+# Rounds added because of the spread of the first ones
 
 
 def test_only_the_planned_processes_tell_the_spread_and_all_tell_the_mean() -> None:

@@ -1,4 +1,4 @@
-"""What is verified before anything is timed: mistakes that rounding hides are told in float32."""
+"""Verification before timing: mistakes hidden by rounding are detected in float32."""
 
 from dataclasses import replace
 from itertools import repeat

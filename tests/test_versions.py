@@ -1,4 +1,4 @@
-"""The Python versions that are said to be supported: a run under one of them measures under another."""
+"""Supported Python versions: a run under one of them measures under another."""
 
 import os
 import re

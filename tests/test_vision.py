@@ -1,4 +1,4 @@
-"""Vision networks: published sizes, torch's own count of their work, and a mutant of each."""
+"""Vision networks: published sizes, torch's count of their work, and a mutant of each."""
 
 from itertools import islice
 from math import prod
@@ -69,7 +69,7 @@ DTYPES = [Dtype.FLOAT32, Dtype.BFLOAT16]
 
 
 def computed(work: Workload, dtype: Dtype) -> Dtype:
-    """What refuses 16 bits throughout is taken in mixed precision."""
+    """Modules that refuse 16 bits throughout are run in mixed precision."""
     return Dtype.AMP_BF16 if work.refuses(dtype) else dtype
 
 
@@ -94,7 +94,7 @@ def test_networks_have_the_published_number_of_parameters() -> None:
     assert parameters_of(MnistCnnInfer()) == 93_322
     assert parameters_of(R3d18Infer()) == 33_371_472  # torchvision
     assert parameters_of(SsdHeadInfer()) == 3_341_550  # torchvision's SSDHead of these maps and 21 classes
-    assert parameters_of(UnetInfer()) == 31_030_658  # 31,030,593 where one class is told from none
+    assert parameters_of(UnetInfer()) == 31_030_658  # 31,030,593 with one output channel
     assert parameters_of(Vgg16Infer()) == 138_357_544  # torchvision
 
 
@@ -106,7 +106,7 @@ def test_an_image_takes_the_published_work() -> None:
 
 def test_a_clip_takes_the_published_work() -> None:
     flops = R3d18Infer(batch=1).cost(Dtype.FLOAT32).flops
-    assert round(flops / 2e9, 1) == 40.7  # torchvision says 40.70 GFLOPs, of a multiply-add each
+    assert round(flops / 2e9, 1) == 40.7  # torchvision documents 40.70 GFLOPs, counting a multiply-add as one
 
 
 def test_a_detector_has_the_published_boxes() -> None:

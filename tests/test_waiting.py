@@ -1,4 +1,4 @@
-"""The devices that a user's function computes on are waited for, whichever framework has them."""
+"""A user's function is waited for on the devices that it computes on, whatever the framework."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Programs that compute a part of what they are asked for, at the timed size: told after timing."""
+"""Programs that compute only a part of the output at the timed size are detected after timing."""
 
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -119,7 +119,7 @@ def test_fewer_samples_than_the_batch_has_are_noticed(
     work: Operation, wrong: Callable[[Step], Step], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(WrongResult):
-        check(work, wrong, monkeypatch, processes=30)  # one that copies is found in half of them
+        check(work, wrong, monkeypatch, processes=30)  # a copied element is found in half of the samples
 
 
 @pytest.mark.real

@@ -1,4 +1,4 @@
-"""The page that says why one framework is slower than another: its figures are those of the studies."""
+"""The page on why one framework is slower than another has the figures of the studies."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Several processes that compute a step together: they meet, they agree, and none is left when one fails."""
+"""Processes that compute a step together: they meet and agree, and none is left when one fails."""
 
 import os
 import signal
@@ -25,7 +25,7 @@ from tests.program import folder_with
 pytestmark = pytest.mark.filterwarnings("ignore:os.fork")
 GOOD: dict[str, Any] = {"outcome": {"status": "ok"}, "stages_s": {}}
 LATE_S = 0.3
-HUNG_S = 15.0  # a rank that hangs is waited for so long; one that works is done, also on a busy machine
+HUNG_S = 15.0  # wait for a rank that hangs; a working rank is done by then, also on a busy machine
 
 
 def job(tmp_path: Path, size: int = 2, timeout_s: float = 20.0) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def test_a_rank_that_dies_is_named_and_the_others_are_ended(tmp_path: Path, sign
 
 
 def test_the_rank_that_died_is_reported_and_not_the_faults_it_caused(tmp_path: Path) -> None:
-    """A collective raises in rank 0 when rank 1 dies, and that may arrive first."""
+    """A collective raises in rank 0 when rank 1 dies, and that error may arrive first."""
 
     def run(_: dict[str, Any], world: World) -> dict[str, Any]:
         if world.rank == 1:
@@ -163,7 +163,7 @@ class Scripted:
 
 @pytest.mark.real
 def test_ranks_of_different_speed_measure_the_same_blocks(tmp_path: Path) -> None:
-    """A rank by itself would choose blocks of another size, and the others would wait for it for ever."""
+    """A rank by itself would choose another block size, and the others would wait for it for ever."""
 
     def run(_: dict[str, Any], world: World) -> dict[str, Any]:
         scripted = Scripted([1e-3, 4e-3][world.rank])

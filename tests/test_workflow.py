@@ -1,4 +1,4 @@
-"""docs/ci.md in somebody's repository: what the page says is typed, and its workflow run, word for word."""
+"""docs/ci.md in a user's repository: its commands and its workflow run, word for word."""
 
 import os
 import re
@@ -51,13 +51,13 @@ def documented(name: str) -> str:
 
 
 def steps(job: str) -> list[str]:
-    """What the job runs in a shell."""
+    """Shell commands of the job."""
     body = re.split(r"\n  (?=\S)", WORKFLOW[WORKFLOW.index(f"\n  {job}:") :].lstrip())[0]
     return re.findall(r"^ +- run: (.*)$", body, re.MULTILINE)
 
 
 def variables() -> dict[str, str]:
-    """Of every job."""
+    """Variables of every job."""
     match = re.search(r"^env:\n((?:  .*\n)+)", WORKFLOW, re.MULTILINE)
     assert match
     return dict(line.strip().split(": ", 1) for line in match[1].splitlines())
@@ -99,7 +99,7 @@ def test_no_page_installs_from_an_index_that_has_no_accelbench() -> None:
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As the page makes it, without fetching what builds it."""
+    """The wheel built as the page does it, without fetching the build backend."""
     folder = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, *documented("wheel").split()[1:-1], "--no-build-isolation", str(ROOT)]
     subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=300)
@@ -110,7 +110,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def runner(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An interpreter as a job gets it, which has all that accelbench needs, but no accelbench."""
+    """An interpreter like that of a job, with the dependencies of accelbench but without accelbench."""
     folder = tmp_path_factory.mktemp("runner")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=300)
     (packages,) = folder.glob("lib/python*/site-packages")
@@ -132,7 +132,7 @@ def commit(folder: Path, files: Mapping[str, str]) -> None:
 
 @pytest.fixture
 def repository(tmp_path: Path, wheel: Path) -> Path:
-    """With the page's files on `main`."""
+    """With the files of the page on `main`."""
     root = tmp_path / "repository"
     root.mkdir()
     git(root, "init", "-q", "-b", "main")
@@ -157,7 +157,7 @@ def simulated(repository: Path) -> Path:
 
 
 def pull_request(repository: Path, files: Mapping[str, str]) -> Path:
-    """What a job checks out: the merge of a branch with these changes into `main`, and its parents."""
+    """Check out the merge of a branch with these changes into `main`, and its parents, as a job does."""
     git(repository, "checkout", "-qB", "change", "main")
     commit(repository, files)
     git(repository, "checkout", "-qB", "merged", "main")
@@ -172,10 +172,9 @@ NOTHING_TESTED = 11
 
 
 def run_job(job: str, checkout: Path, runner: Path, code: int = 0) -> str:
-    """Its steps as GitHub runs them, the last one to this exit code; what that prints.
+    """Run the steps as GitHub does, expecting this exit code of the last; return its output.
 
-    Where others keep the machine busy, the gate has to say that nothing could be tested, and the test is
-    skipped.
+    On a busy machine, the gate has to print that nothing could be tested, and the test is skipped.
     """
     *before, last = steps(job)
     for step in before:
@@ -191,7 +190,7 @@ def run_job(job: str, checkout: Path, runner: Path, code: int = 0) -> str:
 
 
 def untracked(checkout: Path) -> str:
-    """What `git status` shows."""
+    """Output of `git status`."""
     command = ["git", "status", "--porcelain"]
     return subprocess.run(command, cwd=checkout, check=True, capture_output=True, text=True).stdout
 
@@ -265,14 +264,14 @@ def test_the_nightly_job_fails_for_slower_code_only(simulated: Path, runner: Pat
         process = shell(line, checkout, runner)
         assert process.returncode == 0, process.stderr
     add_sessions(checkout / "results")  # "the same on four other days"
-    commit(checkout, {})  # of the baseline, as the page says
+    commit(checkout, {})  # days of the baseline on the page
     assert "PASS" in run_job("nightly", checkout, runner)
     commit(checkout, {MODEL: (checkout / MODEL).read_text().replace("0.001", "0.0015")})
     assert "::error" in run_job("nightly", checkout, runner, 10)
     assert "again: 1.5" in (checkout / "accelbench.xml").read_text()
 
 
-@pytest.mark.nightly  # beside other tests the gate mostly says that the machine is busy
+@pytest.mark.nightly  # beside other tests the gate mostly finds the machine busy
 @pytest.mark.real
 def test_a_pull_request_on_torch_fails_for_slower_code_only(repository: Path, runner: Path) -> None:
     pytest.importorskip("torch")

@@ -1,4 +1,4 @@
-"""A wrong workload is told from a right one: each step of its reference altered, and each of its arrays."""
+"""Wrong workloads are detected: each step of a reference and each of its arrays is altered."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,12 +19,12 @@ from tests.tiny import NAMES, WORKS, reference_of
 
 DTYPES = [Dtype.FLOAT32, Dtype.BFLOAT16]
 MOST = 12  # calls, and arrays, that are altered of a workload
-FEW = 4  # of one that computes so much:
+FEW = 4  # calls and arrays altered in a workload that computes this much:
 LARGE = 5e7  # FLOPs
 
 RIGHT, WRONG = 0.7, 1.5  # times the tolerance
-UNTOLD = 0.6  # of a network's in bfloat16, where the tolerance of an output is a tenth: float32 tells them
-# What enters no result: gradients do not depend on it, or it is compared by how far it moves.
+UNTOLD = 0.6  # a network in bfloat16, where the tolerance of an output is a tenth: float32 detects them
+# Steps that affect no result: gradients do not depend on them, or the result is compared by its change.
 IDLE = {
     "avg_pool2d_backward": {"x"},
     "batch_norm_backward": {"bias"},
@@ -45,7 +45,7 @@ ALTERATIONS: dict[str, Callable[[Any], Any]] = {
 
 @dataclass(frozen=True)
 class Call:
-    """An operation of a reference as it was computed."""
+    """An operation of a reference, with its arguments and result."""
 
     name: str
     arguments: tuple[Any, ...]
@@ -55,9 +55,9 @@ class Call:
 
 @dataclass
 class Altered:
-    """The operations of a reference, of which the result of one call in each step is altered.
+    """The operations of a reference, with the result of one call in each step altered.
 
-    What was computed `before` of the same arguments, at the same place, is not computed again.
+    Calls with the same arguments at the same place as in `before` are not computed again.
     """
 
     ops: Ops
@@ -88,7 +88,10 @@ class Altered:
 
 
 def are_equal(first: Any, second: Any) -> bool:
-    """Of arguments. What is being differentiated equals nothing: it belongs to one pass."""
+    """Whether arguments are equal.
+
+    A value that is being differentiated equals nothing, since it belongs to one pass.
+    """
     if isinstance(first, np.ndarray):
         return first is second or (isinstance(second, np.ndarray) and np.array_equal(first, second))
     if isinstance(first, tuple):
@@ -109,7 +112,7 @@ def has_forward(work: Workload) -> bool:
 
 
 def elements(work: Workload, arrays: Any, dtype: Dtype, ops: Any = None) -> Mapping[str, Any]:
-    """What is verified; in float64 and then rounded where there are no operations that round."""
+    """The verified arrays, in float64 and then rounded where no operation rounds."""
     if isinstance(work, Training):
         return reference_elements(work, arrays, ops or nearest(dtype))
     assert isinstance(work, Operation)
@@ -126,7 +129,7 @@ def spread(count: int, most: int) -> list[int]:
 
 @dataclass
 class Mutants:
-    """Of a workload in a dtype: the name of each, and what computes its sampled elements."""
+    """The mutants of a workload in a dtype: their names, and functions that compute the sampled elements."""
 
     work: Workload
     dtype: Dtype
@@ -170,9 +173,8 @@ class Mutants:
 
 
 def ratios(work: Workload, dtype: Dtype) -> tuple[float, dict[str, float]]:
-    """How many times its tolerance the right one is off, and each step and array by an alteration.
-
-    That is the first which is told from the right one, or the worst where none is.
+    """Errors as multiples of the tolerance, of the right program and of each altered step and array: the
+    first alteration that is detected, or else the worst.
     """
     reference, mutants = reference_of(work, dtype), Mutants(work, dtype)
 
@@ -188,12 +190,12 @@ def ratios(work: Workload, dtype: Dtype) -> tuple[float, dict[str, float]]:
 
 
 def is_repeated(name: str) -> bool:
-    """Whether inference has the same forward function; the way back is derived from it."""
+    """Whether inference has the same forward function; the backward pass is derived from it."""
     return name.endswith("_train") and f"{name.removesuffix('_train')}_infer" in NAMES
 
 
 def is_of_chance(work: Workload) -> bool:
-    """Whether a framework draws a part of it, which no reference can say element by element."""
+    """Whether a framework draws random values, so that no reference has every element."""
     return isinstance(work, Operation) and bool(work.chance)
 
 
@@ -229,7 +231,7 @@ def test_every_step_and_every_array_of_a_workload_matters(
 
 
 def is_drawn(work: Workload) -> bool:
-    """Whether its tolerance is of drawn roundings, through many operations."""
+    """Whether its tolerance is drawn through many operations."""
     return not isinstance(work, Operation) or work.draws_tolerated > 0
 
 

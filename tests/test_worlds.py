@@ -1,4 +1,4 @@
-"""Which devices compute a step together: so many, or those that are named."""
+"""The devices that compute a step together: a number of them, or named ones."""
 
 from pathlib import Path
 
@@ -93,7 +93,7 @@ def test_any_text_is_a_world_or_a_mistake(text: str) -> None:
 
 
 def test_devices_that_follow_one_another_are_the_case_of_their_number() -> None:
-    """So that it is compared with what was measured by --world 2."""
+    """The case equals one of --world 2, so that the two are compared."""
     assert ids(planned("cuda:1+cuda:2")) == ids(planned(2, devices=("cuda:1",)))
     assert ids(planned("cpu+cpu")) == ids(planned(2, devices=("cpu",)))
     assert ids(planned("cuda+cuda", 2)) == ["8:cuda:0[devices=2,strategy=collective]"]
