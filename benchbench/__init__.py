@@ -1,7 +1,7 @@
-"""accelbench: the same deep-learning work on every framework, measured and checked.
+"""accelbench: measure and verify the same deep-learning work on every framework.
 
-What the command line does, as functions that return its objects and print nothing (docs/api.md). They are
-listed in `benchbench.api`, which is loaded when the first of them is asked for.
+The functions do the same as the command line, but return objects and print nothing (docs/api.md). They are
+defined in `benchbench.api`, which is loaded at the first use of one of them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from benchbench.api import *  # noqa: F403 - one list of the functions, there
+    from benchbench.api import *  # noqa: F403 - the list of functions is there
 
 __version__ = "0.1.0"
 
@@ -20,8 +20,8 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    # Workers import this package under interpreters that have none of our dependencies, and Python asks
-    # here before it imports a module of ours.
+    # Workers import this package under interpreters without its dependencies, and Python calls this
+    # function before it imports a submodule.
     private = name.startswith("_") and name != "__all__"
     if private or find_spec(f"{__name__}.{name}"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

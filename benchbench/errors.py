@@ -1,4 +1,4 @@
-"""Every expected error: what happened, what to do next, and the exit code.
+"""Expected errors, each with a message, a hint for the next step, and an exit code.
 
 AccelbenchError
 ├── UsageError        2   a name, key or value that is not known
@@ -23,7 +23,7 @@ E = TypeVar("E", bound=Enum)
 
 
 class AccelbenchError(Exception):
-    """Carries a hint: what to do next. `log`: lines of what another program said."""
+    """An expected error. `hint`: the next step for the user. `log`: output lines of another program."""
 
     exit_code = 70
 
@@ -32,17 +32,17 @@ class AccelbenchError(Exception):
         self.hint = hint
         self.log = tuple(log)
         if hint:
-            self.add_note(f"hint: {hint}")  # in the traceback that a script or a notebook shows
+            self.add_note(f"hint: {hint}")  # for tracebacks in scripts and notebooks
 
 
 def kind_of(error: BaseException) -> str:
-    """`ValueError: `, to stand before what an error says; "" for one of accelbench: its type says nothing."""
-    own = type(error).__module__.partition(".")[0] == __name__.partition(".")[0]
-    return "" if own else f"{type(error).__name__}: "
+    """Prefix for an error's message, such as `ValueError: `; "" for accelbench's own errors."""
+    is_ours = type(error).__module__.partition(".")[0] == __name__.partition(".")[0]
+    return "" if is_ours else f"{type(error).__name__}: "
 
 
 def text_of(error: BaseException) -> str:
-    """The message of any exception, of one whose own `__str__` raises, too."""
+    """The message of any exception, even if its `__str__` raises."""
     try:
         return str(error)
     except BaseException as other:  # noqa: BLE001 - a method of the user's may raise anything
@@ -50,23 +50,23 @@ def text_of(error: BaseException) -> str:
 
 
 class UsageError(AccelbenchError):
-    """Something typed is not known."""
+    """The user gave an unknown or unusable name, key or value."""
 
     exit_code = 2
 
 
 class SuiteError(UsageError):
-    """A suite file says something it cannot mean."""
+    """A suite file has a mistake."""
 
 
 class NothingToMeasure(AccelbenchError):
-    """No case of the selection can run on this machine."""
+    """None of the selected cases can run on this machine."""
 
     exit_code = 3
 
 
 class Unsupported(Exception):
-    """This framework, device, dtype or mode cannot do what the case asks; the message says why."""
+    """A framework, device, dtype or mode cannot run the case; the message is the reason."""
 
 
 class UnsupportedSystem(AccelbenchError):
@@ -94,23 +94,23 @@ class CannotBuild(AccelbenchError):
 
 
 class NotComparable(AccelbenchError):
-    """There is nothing a run can be held against: neither a pass nor a regression."""
+    """Nothing can be compared with the run, so it is neither a pass nor a regression."""
 
     exit_code = 11
 
 
 def member(kind: type[E], name: str) -> E:
-    """The member of an enumeration that `name` means. Raises UsageError."""
+    """The member of an enumeration with the value `name`. Raises UsageError."""
     try:
         return kind(name)
     except ValueError:
         word = kind.__name__.lower()
-        hint = unknown(f"{word}s", name, [each.value for each in kind])
+        hint = unknown(f"{word}s", name, [choice.value for choice in kind])
         raise UsageError(f"No {word} named {name!r}.", hint) from None
 
 
 class AccelbenchWarning(UserWarning):
-    """Something a result does without; carries a hint: what to do about it."""
+    """A limitation of a result. `hint`: the remedy."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -118,12 +118,12 @@ class AccelbenchWarning(UserWarning):
 
 
 def unknown(kind: str, name: str, valid: list[str]) -> str:
-    """A hint for an unknown name: the nearest valid one, else all of them."""
+    """Hint for an unknown name: the most similar valid name, else all valid names."""
     return nearest(name, valid) or f"Known {kind}: {', '.join(valid) or 'none'}."
 
 
 def nearest(name: str, valid: list[str]) -> str:
-    """A hint at the valid name that resembles an unknown one, empty where none does."""
+    """Hint with the valid name that is most similar to an unknown one, or ""."""
     from difflib import get_close_matches
 
     near = get_close_matches(name, valid, n=1)
@@ -131,7 +131,7 @@ def nearest(name: str, valid: list[str]) -> str:
 
 
 def page(name: str) -> str:
-    """Where a page of the documentation is, for a hint: in a wheel it comes with the package."""
+    """Path of a documentation page, for hints: in the package of a wheel, or in the repository."""
     package = Path(__file__).parent
-    shipped = package / "docs"
-    return str((shipped if os.path.isdir(shipped) else package.parent / "docs") / f"{name}.md")
+    folder = package / "docs"
+    return str((folder if os.path.isdir(folder) else package.parent / "docs") / f"{name}.md")

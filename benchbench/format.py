@@ -1,4 +1,4 @@
-"""Numbers as people read them: 3 significant digits, SI units. Text from data, made safe to show."""
+"""Numbers as text, with 3 significant digits and SI units, and text of other programs made safe to show."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ PREFIXES = {-12: "p", -9: "n", -6: "µ", -3: "m", 0: "", 3: "k", 6: "M", 9: "G",
 BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 # Controls, invisible format characters (bidi among them), surrogates, line and paragraph separators.
 HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-# What CI services take for a command in a log: of GitHub, `::name …::` at the start of a line and `##[name]`
-# anywhere (actions/runner, ActionCommand.cs); of Azure Pipelines and TeamCity, `##vso[` and `##teamcity[`.
-# Only GitHub's own names: `::` also stands in the names of tests.
+# Commands of CI services in a log. GitHub: `::name …::` at the start of a line and `##[name]` anywhere
+# (actions/runner, ActionCommand.cs). Azure Pipelines and TeamCity: `##vso[` and `##teamcity[`. Only GitHub's
+# names are listed, since names of tests contain `::`, too.
 COMMAND = re.compile(
     r"::(?=(?:add-mask|add-matcher|add-path|debug|echo|endgroup|error|group|notice|remove-matcher|save-state"
     r"|set-env|set-output|stop-commands|warning)(?: |::))|##(?=\[|vso\[|teamcity\[)",
     re.IGNORECASE,
 )
 PREFIXED = ("FLOP", "FLOP/s", "B/s", "J", "W")  # units that a prefix is written before
-MOST_SHARE, MANY = 10, ">1000 %"  # beyond, how many says nothing
-LEAST_SHARE = 0.001  # of an interval
+LARGEST_SHARE, BEYOND = 10, ">1000 %"  # largest fraction shown as a number, and the text beyond it
+SMALLEST_INTERVAL = 0.001  # fraction below which `plus_minus` shows only a bound
 LONGEST_BAR = 20  # characters
 
 
 def seconds(value: float) -> str:
-    """`1.20 ms`; never a prefix above one."""
+    """`1.20 ms`; seconds are the largest unit."""
     power = second_power(value)
     return f"{_shifted(value, power)} {PREFIXES[power]}s"
 
 
 def listed_seconds(values: Sequence[float]) -> str:
-    """`3.55, 216, 213 ms`: several in the unit of the smallest."""
+    """`3.55, 216, 213 ms`, in the unit of the smallest value."""
     power = second_power(min(values))
     return f"{', '.join(_shifted(value, power) for value in values)} {PREFIXES[power]}s"
 
@@ -57,12 +57,12 @@ def rate(value: float, unit: str) -> str:
 
 
 def per_second(value: float, item: str) -> str:
-    """`1.24k image/s`: the prefix stays with the number, for things that are no unit."""
+    """`1.24k image/s`: the prefix follows the number, since `image` is not a unit."""
     return per(value, f"{item}/s")
 
 
 def per(value: float, unit: str) -> str:
-    """`1.24k image/EUR`: a rate of things that are no unit, by anything; `0.909 image/s`, not `909m`."""
+    """`1.24k image/EUR`: the prefix follows the number; small values have none, such as `0.909 image/s`."""
     power = max(0, si_power(value))
     return f"{_shifted(value, power)}{PREFIXES[power]} {unit}"
 
@@ -82,38 +82,38 @@ def ratio(value: float) -> str:
 
 
 def percent(value: float) -> str:
-    """`1.23 %` of a fraction of 0.0123."""
+    """`1.23 %` for the fraction 0.0123."""
     return f"{_shifted(value, -2)} %"
 
 
 def share(value: float) -> str:
-    """`5 %` of a fraction of 0.05: without zeros that say nothing."""
-    return f"{100 * value:.3g} %" if value <= MOST_SHARE else MANY
+    """`5 %` for the fraction 0.05, without trailing zeros."""
+    return f"{100 * value:.3g} %" if value <= LARGEST_SHARE else BEYOND
 
 
 def plus_minus(value: float) -> str:
-    """`±13 %` of a fraction of 0.13: one digit says how far a number can be trusted, two at most."""
-    if value > MOST_SHARE:
-        return f"±{MANY}"
-    if value < LEAST_SHARE:
-        return f"±<{share(LEAST_SHARE)}"
+    """`±13 %` for the fraction 0.13, with two digits from 10 % on and one below."""
+    if value > LARGEST_SHARE:
+        return f"±{BEYOND}"
+    if value < SMALLEST_INTERVAL:
+        return f"±<{share(SMALLEST_INTERVAL)}"
     rounded = Decimal(f"{100 * value:.0e}" if value < 0.1 else f"{100 * value:.0f}")
     return f"±{rounded:f} %"
 
 
 def bar(share: float, length: int = LONGEST_BAR) -> str:
-    """`share` of `length` characters, in eighths of one; what is not nothing is seen."""
+    """A bar of `share` times `length` characters, in eighths of a character, but at least one eighth."""
     eighths = min(max(round(8 * length * share), 1), 8 * length)
     return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
 
 
 def limit(value: float) -> str:
-    """`3%` of a fraction of 0.03: as it is typed, and can be copied back."""
+    """`3%` for the fraction 0.03, in the form in which options accept it."""
     return f"{100 * value:.3g}%"
 
 
 def significant(value: float) -> str:
-    """Four digits, zeros kept: `1.100`."""
+    """Four significant digits, with trailing zeros: `1.100`."""
     return f"{value:#.4g}".rstrip(".")
 
 
@@ -123,12 +123,12 @@ def probability(value: float) -> str:
 
 
 def count(value: float) -> str:
-    """`12`; `1.5`, of a mean."""
+    """`12`, or `1.5` for a mean."""
     return f"{value:.1f}".removesuffix(".0")
 
 
 def count_of(number: int, noun: str) -> str:
-    """`1 case`, `2 cases`, `0 processes`: of a regular noun."""
+    """`1 case`, `2 cases`, `0 processes`, for a regular noun."""
     return f"{number} {noun if number == 1 else plural(noun)}"
 
 
@@ -138,14 +138,14 @@ def plural(noun: str) -> str:
 
 
 def quantity(value: float, unit: str) -> str:
-    """`value` in `unit`, each kind of unit in its own form: `1.20 ms`, `62.0 MiB`, `1.24k image/s`."""
+    """`value` in the form of its unit: `1.20 ms`, `62.0 MiB`, `1.24k image/s`."""
     if form := FORMS.get(unit):
         return form(value)
     return rate(value, unit) if unit in PREFIXED else per(value, unit)
 
 
 def _share_measured(value: float) -> str:
-    return percent(value) if value <= MOST_SHARE else MANY
+    return percent(value) if value <= LARGEST_SHARE else BEYOND
 
 
 FORMS = {
@@ -162,7 +162,7 @@ FORMS = {
 def quantity_with_interval(
     value: float, unit: str, low: float | None = None, high: float | None = None
 ) -> str:
-    """`quantity` with its interval, where it has one: `1.080× [1.068, 1.093]`, `18.4 ms [18.1, 18.7]`."""
+    """`quantity` with its interval, if known: `1.080× [1.068, 1.093]`, `18.4 ms [18.1, 18.7]`."""
     if low is None or high is None:
         return quantity(value, unit)
     if unit == "×":
@@ -179,8 +179,8 @@ def unit_text(unit: str, power: int) -> str:
 
 
 def signed(value: float, unit: str) -> str:
-    """`+1.20 ms`, `−30.0 %`, `0.00 s`; what is left of nothing when floats are subtracted is nothing."""
-    value = round(value, 12)
+    """`+1.20 ms`, `−30.0 %`, `0.00 s`."""
+    value = round(value, 12)  # rounding errors of a difference count as 0
     return f"{'−' if value < 0 else '+' if value else ''}{quantity(abs(value), unit)}"
 
 
@@ -192,20 +192,20 @@ def si_power(value: float) -> int:
 
 
 def visible(text: str) -> str:
-    r"""`text` on one line, with every character that would act rather than show as `\x1b` or `\u202e`.
+    r"""`text` on one line, with control and invisible characters escaped, as in `\x1b` or `\u202e`.
 
-    So is the first of what a CI service would take for a command: `\x3a:add-mask::`. All text from files and
-    other programs passes here before it is shown.
+    The first character of a command of a CI service is escaped, too: `\x3a:add-mask::`. Every text from files
+    and other programs must pass this function before it is shown.
     """
-    shown = text
-    if not text.isprintable():  # what is printable has no character of these categories
-        shown = "".join(_escaped(c) if unicodedata.category(c) in HIDDEN else c for c in text)
-    if "::" not in shown and "##" not in shown:
-        return shown
-    return COMMAND.sub(lambda found: f"\\x{ord(found[0][0]):02x}{found[0][1:]}", shown)
+    escaped = text
+    if not text.isprintable():  # printable characters are in none of these categories
+        escaped = "".join(_escape(c) if unicodedata.category(c) in HIDDEN else c for c in text)
+    if "::" not in escaped and "##" not in escaped:
+        return escaped
+    return COMMAND.sub(lambda match: f"\\x{ord(match[0][0]):02x}{match[0][1:]}", escaped)
 
 
-def _escaped(character: str) -> str:
+def _escape(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")
 
 
@@ -214,15 +214,15 @@ def _shifted(value: float, power: int) -> str:
 
 
 def _digits(value: float) -> Decimal:
-    # Rounded in decimal before the unit is chosen: 999.6 µs is 1.00 ms, not 1000 µs.
+    # Round in decimal before choosing the unit: 999.6 µs is 1.00 ms, not 1000 µs.
     return Decimal(f"{value:.2e}")
 
 
-WORDS = re.compile(r"accelbench [^;,→]*[^;,→\s][;,]?|\S+")  # a command stays whole, to be copied
+WORDS = re.compile(r"accelbench [^;,→]*[^;,→\s][;,]?|\S+")  # a command is one word, so it can be copied
 
 
 def at_words(line: str, columns: int) -> list[str]:
-    """The line in as many as it takes, broken between words, the further ones indented."""
+    """Break a line between words into lines of at most `columns`; further lines are indented."""
     if len(line) <= columns:
         return [line]
     lines, end = [""], 0
@@ -238,5 +238,5 @@ def at_words(line: str, columns: int) -> list[str]:
 
 def duration(value: float) -> str:
     """Whole seconds, or minutes and seconds."""
-    minutes, rest = divmod(round(value), 60)
-    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+    minutes, seconds = divmod(round(value), 60)
+    return f"{minutes} min {seconds:02d} s" if minutes else f"{seconds} s"

@@ -1,9 +1,9 @@
-"""Questions about paths that somebody else names: they are answered whatever the path is, and never raise.
+"""Functions on paths that never raise, whatever the path is.
 
-A name may be too long, hold a NUL, lead in a circle or into a folder that nobody may read; the user may have
-no home, and the working folder may be gone. Whether something is there is asked of `os.path.exists`,
-`isfile`, `isdir` and `islink`, which answer False in all these cases. The methods of `Path` raise, so no
-module calls them (`tests/test_architecture.py`).
+A name may be too long, contain a NUL, be a circular link or be in an unreadable folder; the user may have no
+home folder, and the working folder may be removed. In all these cases `os.path.exists`, `isfile`, `isdir` and
+`islink` return False, but the methods of `Path` raise, so no module calls these
+(`tests/test_architecture.py`).
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from pathlib import Path
 
 
 def home() -> str:
-    """The user's home; empty where neither $HOME nor the system's list of users has one."""
-    found = expanded("~")
-    return "" if found == "~" else found
+    """The user's home folder; empty if neither $HOME nor the system's list of users has one."""
+    folder = expanded("~")
+    return "" if folder == "~" else folder
 
 
 def expanded(text: str) -> str:
-    """`text` with the home that its `~` stands for; as it is where nobody knows that home."""
+    """`text` with `~` replaced by the home folder; unchanged if that is unknown."""
     try:
         return os.path.expanduser(text)
     except ValueError:  # a NUL in a user's name
@@ -27,7 +27,7 @@ def expanded(text: str) -> str:
 
 
 def working_folder() -> str:
-    """The working folder; empty where it was removed."""
+    """The working folder; empty if it was removed."""
     try:
         return os.getcwd()
     except OSError:
@@ -35,12 +35,12 @@ def working_folder() -> str:
 
 
 def absolute(path: str | Path) -> Path:
-    """The same place from the root on; as it is where the working folder was removed."""
+    """The absolute path; unchanged if the working folder was removed."""
     return Path(working_folder(), path)
 
 
 def resolved(path: str | Path) -> Path:
-    """The same place without links and `..`; as it is where that cannot be told."""
+    """The path without links and `..`; unchanged if that fails."""
     try:
         return Path(os.path.realpath(path))
     except (OSError, ValueError):
@@ -48,7 +48,7 @@ def resolved(path: str | Path) -> Path:
 
 
 def listed(folder: str | Path, pattern: str = "*") -> list[Path]:
-    """What a folder holds, in order; nothing where there is no such folder or it may not be read."""
+    """The sorted paths in a folder; none if there is no such folder or it is unreadable."""
     try:
         return sorted(Path(folder).glob(pattern))
     except (OSError, ValueError):
@@ -56,6 +56,8 @@ def listed(folder: str | Path, pattern: str = "*") -> list[Path]:
 
 
 def by_name(path: str | Path) -> Path:
-    """The same place by its name in its folder, also for `.`, `x/..` and `x/.`; a link keeps its own name."""
-    whole = absolute(path)
-    return resolved(whole) if whole.name in ("", "..") else resolved(whole.parent) / whole.name
+    """The path with a resolved folder and a name, also for `.`, `x/..` and `x/.`; a link keeps its name."""
+    whole_path = absolute(path)
+    if whole_path.name in ("", ".."):
+        return resolved(whole_path)
+    return resolved(whole_path.parent) / whole_path.name

@@ -1,4 +1,4 @@
-"""What a launcher starts: `torchrun … -m benchbench.ranks …` (docs/devices.md)."""
+"""The program for launchers: `torchrun … -m benchbench.ranks …` (docs/devices.md)."""
 
 from __future__ import annotations
 

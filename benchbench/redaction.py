@@ -1,8 +1,8 @@
-"""Secrets in texts: credentials and values of secret variables, and in what is stored, paths of this machine.
+"""Redaction of texts: credentials, values of secret variables, and in stored texts, paths of this machine.
 
-Error texts quote addresses with passwords, paths and settings; screens, logs of CI services and runs are seen
-by others. So what another process says passes `hide_in_message` when it arrives, and every text passes a
-redaction again on its way into a file.
+Error messages may quote addresses with passwords, paths and settings, and others see screens, logs of CI
+services and runs. So `hide_in_message` redacts messages of other processes on arrival, and every text is
+redacted again before it is stored.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from benchbench import paths
 Redaction = Callable[[str], str]
 
 HIDDEN = "[redacted]"
-SHORTEST = 6  # characters of a secret that is looked for: `1` or `yes` stands in many texts
-ADDRESS = re.compile(r"(?<=://)[^/\s@'\"]+@")  # user:password@ of an address
+MIN_SECRET_LENGTH = 6  # characters; many texts contain `1` or `yes`
+ADDRESS = re.compile(r"(?<=://)[^/\s@'\"]+@")  # user:password@ in an address
 NAMED = re.compile(  # password=…, "token": "…", Authorization: Bearer …
     r"(?i)\b(?![\w-]*token[\w-]*=\d{1,6}[,)])"  # no size of a case, as in my_model(max_tokens=128)
     r"([\w-]*(?:password|passwd|secret|token|api[_-]?key|access[_-]?key|credential)[\w-]*"
@@ -28,7 +28,7 @@ OPTION = re.compile(  # --token x, --db-password x
     r"(?i)((?:^|(?<=\s))--?[\w-]*(?:password|passwd|secret|token|api-?key|access-?key|credentials?)\s+)"
     r"(?!-)[^\s\"',;&]+"
 )
-TOKENS = re.compile(  # secrets by their shape: of GitHub, GitLab, AWS, Slack, Google, Hugging Face; JWT
+TOKENS = re.compile(  # secrets with a known form: GitHub, GitLab, AWS, Slack, Google, Hugging Face; JWT
     r"\b(?:gh[opusr]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{20,}|(?:AKIA|ASIA)[A-Z0-9]{16}"
     r"|xox[abeoprs]-[\w-]{10,}|AIza[\w-]{35}|hf_[A-Za-z0-9]{30,}|sk-[\w-]{20,}"
     r"|eyJ[\w-]{5,}\.[\w-]{5,}\.[\w-]*)"
@@ -37,11 +37,11 @@ SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH|COOKIE|SIGNATURE", r
 
 
 def redaction(environment: Mapping[str, str], home: str, folder: str) -> Redaction:
-    """A function of texts that hides secrets; `home` becomes `~` and `folder`, the working directory, `.`."""
+    """A function that hides secrets in a text, and replaces `home` by `~` and the folder `folder` by `.`."""
     values = {
         value
         for name, value in environment.items()
-        if SECRET.search(name) and len(value) >= SHORTEST and not os.path.exists(value)
+        if SECRET.search(name) and len(value) >= MIN_SECRET_LENGTH and not os.path.exists(value)
     }
     hidden = re.compile("|".join(map(re.escape, sorted(values, key=len, reverse=True)))) if values else None
     paths = [(_path(path), short) for path, short in ((folder, "."), (home, "~")) if len(path) > 1]
@@ -57,8 +57,8 @@ def redaction(environment: Mapping[str, str], home: str, folder: str) -> Redacti
     return redact
 
 
-# The fields of messages whose texts a user's code, a framework or a worker's output may have written. Others
-# are data: a parameter's value must arrive as it is.
+# Fields of messages with texts that may come from a user's code, a framework or a worker's output. Other
+# fields are data: a parameter's value must not change.
 TEXT_FIELDS = frozenset(
     {
         *("message", "log", "reason", "fault", "text", "hint", "mistake", "refused", "unverified", "summary"),
@@ -68,12 +68,12 @@ TEXT_FIELDS = frozenset(
 
 
 def hide_secrets() -> Redaction:
-    """The redaction of credentials alone, for this process's environment: paths stay as they are."""
+    """The redaction of credentials only, for this process's environment; paths are unchanged."""
     return redaction(os.environ, "", "")
 
 
 def hide_in_message(message: Any) -> Any:
-    """A message of another process, with secrets hidden in its texts."""
+    """Hide secrets in the texts of another process's message."""
     return _with_texts_hidden(message, hide_secrets())
 
 
@@ -88,22 +88,22 @@ def _with_texts_hidden(value: Any, redact: Redaction) -> Any:
     return value
 
 
-def own_redaction() -> Redaction:
+def process_redaction() -> Redaction:
     """The redaction for this process's environment, home and working directory."""
     return redaction(os.environ, paths.home(), paths.working_folder())
 
 
 def _path(path: str) -> re.Pattern[str]:
-    """`path` and not one that merely begins like it."""
+    """A pattern for `path` that does not match longer names with the same start."""
     return re.compile(rf"(?<![\w/]){re.escape(path)}(?![\w.-])")
 
 
 def redacted(value: object, redact: Redaction) -> object:
-    """JSON values with every text redacted, names of fields left alone; numbers are not looked at."""
+    """JSON values with every text redacted, except names of fields."""
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, dict):
-        return {name: redacted(each, redact) for name, each in value.items()}
+        return {name: redacted(item, redact) for name, item in value.items()}
     if isinstance(value, list | tuple) and value and isinstance(value[0], str | dict | list | tuple):
-        return [redacted(each, redact) for each in value]
+        return [redacted(item, redact) for item in value]
     return value

@@ -1,8 +1,8 @@
-"""A package as a registry: the files in it, and in its subfolders, hold the entries.
+"""Entries of a package, such as backends and workloads, which are found by the names of its files.
 
-A file that defines one entry is named after it. A file that defines several gives each the name of its
-class: in `resnet50.py`, `Resnet50Train` is `resnet50_train`. Such a name begins with the file's, or the file
-is a family of the package. So finding an entry imports one or two files.
+A file with one entry has the entry's name. In a file with several, each entry has the name of its class: in
+`resnet50.py`, the name of `Resnet50Train` is `resnet50_train`. Such names begin with the name of the file,
+unless the file is one of `FAMILIES`. So finding an entry imports one or two files.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from benchbench.errors import UsageError, unknown
 
 T = TypeVar("T")
 
-DRAWN = "ACCELBENCH_DRAWN"  # where the workers of a run keep the numbers they draw
-WORKLOADS = "benchbench.workloads"  # the package whose files may hold several entries
-# By kind, each with entries of the package it is in.
+DRAWN = "ACCELBENCH_DRAWN"  # environment variable: folder in which the workers of a run cache random numbers
+WORKLOADS = "benchbench.workloads"  # the package whose files may have several entries
+# Subpackages whose entries belong to the package above.
 FOLDERS = (
     f"{WORKLOADS}.operations",
     f"{WORKLOADS}.networks",
@@ -32,7 +32,7 @@ FOLDERS = (
     f"{WORKLOADS}.collectives",
     "benchbench.exporters.ci",
 )
-# By family, a file of entries that are not named after it: their names, without `_backward`.
+# Files whose entries do not begin with the file's name: file → names, without the suffix `_backward`.
 FAMILIES = {
     f"{WORKLOADS}.operations.convolution": ("conv2d", "conv3d", "conv_transpose2d", "depthwise_conv2d"),
     f"{WORKLOADS}.operations.elementwise": ("dropout", "gelu", "relu"),
@@ -49,15 +49,15 @@ FAMILIES = {
         *("all_gather", "all_reduce", "all_to_all", "broadcast", "reduce_scatter", "send_recv"),
     ),
 }
-UNLISTED = ("benchbench.backends.python",)  # found by its name; no list offers it, since it runs no workload
+UNLISTED = ("benchbench.backends.python",)  # not in lists of entries, since it runs no workload
 WORKLOAD_PATH = "ACCELBENCH_WORKLOADS"  # folders with further workload files, separated as in PATH
 
 
 def entry_names(package: str) -> list[str]:
     """The entries of `package`, sorted; `base` and names with a leading underscore are not entries.
 
-    Workload files are imported for it, which imports no framework. A file that cannot be imported is listed
-    under its own name: loading it tells why.
+    Workload files are imported, but no framework. A file that cannot be imported is listed under its name;
+    loading it reports the mistake.
     """
     modules = _modules(package, import_module(package).__path__)
     if package != WORKLOADS:
@@ -66,9 +66,9 @@ def entry_names(package: str) -> list[str]:
 
 
 def load_class(package: str, name: str, base: type[T]) -> type[T]:
-    """The concrete subclass of `base` that is entry `name`.
+    """The concrete subclass of `base` with the entry name `name`.
 
-    Raises UsageError when there is no such entry, or when the file of that name defines none.
+    Raises UsageError if there is no such entry, or if the file of that name defines none.
     """
     if entry := find_class(package, name, base):
         return entry
@@ -80,35 +80,35 @@ def load_class(package: str, name: str, base: type[T]) -> type[T]:
 
 
 def find_class(package: str, name: str, base: type[T]) -> type[T] | None:
-    """The same, or None where no file defines it; imports only files whose name it begins with."""
-    known = _known.get((package, name, base))
-    if known and vars(sys.modules.get(known.__module__, sys)).get(known.__name__) is known:
-        return known  # a plan asks thousands of times
+    """Like `load_class`, but None if no file defines it. Imports only files whose name begins `name`."""
+    cached = _cache.get((package, name, base))
+    if cached and vars(sys.modules.get(cached.__module__, sys)).get(cached.__name__) is cached:
+        return cached  # a plan needs thousands of look-ups
     if entry := _find_class(package, name, base):
-        _known[package, name, base] = entry
+        _cache[package, name, base] = entry
     return entry
 
 
-_known: dict[tuple[str, str, type], type[Any]] = {}
+_cache: dict[tuple[str, str, type], type[Any]] = {}
 
 
 def _find_class(package: str, name: str, base: type[T]) -> type[T] | None:
     family = _family(package, name)
     if family and (entry := entries_of(import_module(family), base).get(name)):
         return entry
-    for loaded in _loaded(package, name):  # then no folder is read
+    for loaded in _loaded(package, name):  # saves reading the folders
         if entry := entries_of(loaded, base).get(name):
             return entry
     modules = _modules(package, import_module(package).__path__)
-    named = [module for module in modules if f"{name}_".startswith(f"{_stem(module)}_")]
-    for module in sorted(named, key=lambda module: -len(_stem(module))):
+    candidates = [module for module in modules if f"{name}_".startswith(f"{_stem(module)}_")]
+    for module in sorted(candidates, key=lambda module: -len(_stem(module))):
         if entry := entries_of(import_module(module), base).get(name):
             return entry
     return None
 
 
 def _family(package: str, name: str) -> str | None:
-    """The family that the entry belongs to."""
+    """The file in `FAMILIES` that defines the entry, or None."""
     for module, names in FAMILIES.items():
         if module.startswith(f"{package}.") and any(f"{name}_".startswith(f"{stem}_") for stem in names):
             return module
@@ -116,7 +116,7 @@ def _family(package: str, name: str) -> str | None:
 
 
 def _loaded(package: str, name: str) -> Iterator[ModuleType]:
-    """The files that have been imported and may hold the entry, the longest name first."""
+    """The imported modules that may define the entry, the longest name first."""
     folders = [package, *(folder for folder in FOLDERS if folder.startswith(f"{package}."))]
     words = name.split("_")
     for count in range(len(words), 0, -1):
@@ -126,13 +126,13 @@ def _loaded(package: str, name: str) -> Iterator[ModuleType]:
 
 
 def module_names(package: str) -> list[str]:
-    """Names of the files and folders right in `package`, but for those that begin with an underscore."""
-    found = (module.name for module in iter_modules(import_module(package).__path__))
-    return [name for name in found if not name.startswith("_")]
+    """Names of the modules and subpackages directly in `package`, without names that begin with `_`."""
+    names = (module.name for module in iter_modules(import_module(package).__path__))
+    return [name for name in names if not name.startswith("_")]
 
 
 def _modules(package: str, path: Iterable[str]) -> Iterator[str]:
-    """Full names of the files that may hold entries, those of subfolders among them."""
+    """Full names of the modules that may define entries, also in `FOLDERS`."""
     for module in iter_modules(path):
         if module.name == "base" or module.name.startswith("_"):
             continue
@@ -156,9 +156,9 @@ def _names_in(module: str) -> Iterable[str]:
 
 
 def entries_of(module: ModuleType, base: type[T]) -> dict[str, type[T]]:
-    """Name → class of the concrete subclasses of `base` that the module defines."""
+    """The concrete subclasses of `base` that the module defines, by entry name."""
     classes = [value for value in vars(module).values() if is_class_of(module, value, base)]
-    classes = [each for each in classes if not (inspect.isabstract(each) or each.__name__.startswith("_"))]
+    classes = [cls for cls in classes if not (inspect.isabstract(cls) or cls.__name__.startswith("_"))]
     if len(classes) == 1:
         return {_stem(module.__name__): classes[0]}
     return {snake_case(entry.__name__): entry for entry in classes}
@@ -170,18 +170,19 @@ def snake_case(name: str) -> str:
 
 
 def is_class_of(module: ModuleType, value: object, base: type) -> bool:
-    """Whether `value` is a subclass of `base`, abstract or not, that the module defines."""
+    """True if `value` is a subclass of `base`, abstract or not, that the module defines."""
     if not (inspect.isclass(value) and issubclass(value, base)):
         return False
     return value.__module__ == module.__name__ or value.__module__.startswith(f"{module.__name__}.")
 
 
 def add_user_folders() -> None:
-    """Have this process import workloads from the user's folders too: only those made for it do."""
+    """Let this process import workloads from the user's folders, too. Only processes for user code do so."""
     path = import_module(WORKLOADS).__path__
-    path.extend(each for each in extra_folders() if each not in path)
+    path.extend(folder for folder in extra_folders() if folder not in path)
 
 
 def extra_folders() -> list[str]:
     """Absolute paths of the folders named in ACCELBENCH_WORKLOADS."""
-    return [str(paths.resolved(each)) for each in os.environ.get(WORKLOAD_PATH, "").split(os.pathsep) if each]
+    folders = os.environ.get(WORKLOAD_PATH, "").split(os.pathsep)
+    return [str(paths.resolved(folder)) for folder in folders if folder]

@@ -9,7 +9,7 @@ import pytest
 from benchbench import api, paths
 from benchbench.errors import UnreadableInput, UsageError
 from benchbench.machine.environment import cache_folder
-from benchbench.redaction import own_redaction
+from benchbench.redaction import process_redaction
 from benchbench.store import runs, selectors
 from benchbench.store.selectors import run_ids
 from tests.factories import a_run
@@ -103,7 +103,7 @@ def test_where_there_is_no_working_folder_and_no_home_the_answer_is_none(
     monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
     assert (paths.working_folder(), paths.home()) == ("", "")
     assert paths.absolute("x") == paths.resolved("x") == paths.by_name("x") == Path("x")
-    assert own_redaction()("x, ~ and .") == "x, ~ and ."
+    assert process_redaction()("x, ~ and .") == "x, ~ and ."
     monkeypatch.delenv("ACCELBENCH_CACHE", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     with pytest.raises(UsageError, match="has no home"):

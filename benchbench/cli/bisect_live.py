@@ -12,7 +12,7 @@ from benchbench.format import significant, visible
 from benchbench.model.measurement import Failure
 from benchbench.model.profile import Profiled
 from benchbench.model.record import Record
-from benchbench.redaction import own_redaction
+from benchbench.redaction import process_redaction
 from benchbench.running import observer
 from benchbench.running.bisecting import BisectObserver, MadePair
 
@@ -24,7 +24,7 @@ class BisectLines(BisectObserver):
     """Prints the progress of a bisection to standard error."""
 
     def __init__(self) -> None:
-        self._redact = own_redaction()  # logs of CI services are public
+        self._redact = process_redaction()  # logs of CI services are public
         self._stack = ExitStack()
         self._status: Status | None = None
         self._pairs = 0

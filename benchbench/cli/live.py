@@ -17,7 +17,7 @@ from benchbench.model.measurement import Failure, Measurement
 from benchbench.model.profile import Profiled
 from benchbench.model.record import Record
 from benchbench.model.run import Run, RunInfo
-from benchbench.redaction import hide_secrets, own_redaction
+from benchbench.redaction import hide_secrets, process_redaction
 from benchbench.running import observer
 from benchbench.running.observer import RunObserver, RunProgress
 from benchbench.store.selectors import results_option
@@ -44,7 +44,7 @@ class Lines(RunObserver):
         self._infos: Sequence[RunInfo] = ()  # of the started runs
         self._differing: VaryingParams = set()
         self._sides = [""]
-        self._redact = own_redaction()  # logs of CI services are public
+        self._redact = process_redaction()  # logs of CI services are public
         self._hide = hide_secrets()
 
     def note(self, text: str) -> None:

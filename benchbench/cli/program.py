@@ -134,9 +134,9 @@ def saved_traceback() -> str:
     import tempfile
     import traceback
 
-    from benchbench.redaction import own_redaction
+    from benchbench.redaction import process_redaction
 
-    text = own_redaction()(traceback.format_exc())
+    text = process_redaction()(traceback.format_exc())
     with tempfile.NamedTemporaryFile("w", prefix="accelbench-error-", suffix=".txt", delete=False) as file:
         file.write(text)
     return file.name

@@ -52,7 +52,7 @@ from benchbench.model.measurement import Measurement
 from benchbench.model.options import MeasureOptions
 from benchbench.model.record import Record
 from benchbench.plan.suite import suite_path
-from benchbench.redaction import own_redaction
+from benchbench.redaction import process_redaction
 from benchbench.running import measure, request
 from benchbench.running.observer import RunObserver
 from benchbench.running.request import Request
@@ -108,7 +108,7 @@ class Fleet:
         self._results = results
         self._observer = observer
         self._expected = expected
-        self._redact = own_redaction()
+        self._redact = process_redaction()
         self._receivers: list[Receiver] = []
         self._waiting: list[Receiver] = []
         self._busy: dict[int, Receiver] = {}

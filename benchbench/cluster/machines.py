@@ -31,7 +31,7 @@ from benchbench.model.record import Record
 from benchbench.model.run import Run, RunInfo
 from benchbench.model.status import Status
 from benchbench.reading import read_file
-from benchbench.redaction import own_redaction
+from benchbench.redaction import process_redaction
 from benchbench.running.schedule import cases_of_round
 from benchbench.store import codec, disk, runs, selectors
 from benchbench.store.disk import lock
@@ -273,7 +273,7 @@ class FleetInfo:
 
 def store_fleet(results: Path, info: FleetInfo) -> None:
     """Store the file of a fleet. Raises CannotWrite."""
-    text = codec.to_json(info, indent=1, redact=own_redaction()) + b"\n"
+    text = codec.to_json(info, indent=1, redact=process_redaction()) + b"\n"
     sealed = codec.seal_document(text, FleetInfo, f"the request of the fleet {info.id}")
     disk.save_below(results, _path(results, info.id), sealed)
 

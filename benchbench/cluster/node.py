@@ -16,7 +16,7 @@ from benchbench.model.options import MeasureOptions
 from benchbench.model.record import Record
 from benchbench.model.run import RunInfo
 from benchbench.plan.revision import commit_tag
-from benchbench.redaction import own_redaction
+from benchbench.redaction import process_redaction
 from benchbench.running import measure, request
 from benchbench.running.observer import RunObserver
 from benchbench.running.resume import resume_run
@@ -85,7 +85,7 @@ class Sender(RunObserver):
 
     def __init__(self, tell: Tell) -> None:
         self._tell = tell
-        self._redact = own_redaction()
+        self._redact = process_redaction()
 
     def note(self, text: str) -> None:
         self._tell(LineKind.NOTE, self._redact(text))

@@ -26,7 +26,7 @@ from benchbench.model.measurement import Failure
 from benchbench.model.record import Record
 from benchbench.model.run import Policy, RunInfo
 from benchbench.model.status import Status
-from benchbench.redaction import Redaction, own_redaction
+from benchbench.redaction import Redaction, process_redaction
 from benchbench.store import codec, runs
 from benchbench.store.naming import COMMIT, new_id
 from benchbench.store.runs import RunWriter
@@ -120,7 +120,7 @@ class Receiver:
         self.share = share
         self._results = results
         self._assignment = assignment
-        self._redact = redact or own_redaction()
+        self._redact = redact or process_redaction()
         self._info: RunInfo | None = None
         self._has_head = False
         self._state, self._stage, self._reason, self._again = ShareState.WAITING, "", "", ""

@@ -17,7 +17,7 @@ from benchbench import paths
 from benchbench.errors import AccelbenchWarning, UnreadableInput, UsageError
 from benchbench.launch.project import UserCode
 from benchbench.model import user_model
-from benchbench.reading import MOST_TOML, read_file
+from benchbench.reading import MAX_TOML_BYTES, read_file
 from benchbench.store import naming
 
 GIT_TIMEOUT_S = 120.0
@@ -156,7 +156,7 @@ def content_at(revision: str, path: Path) -> bytes | None:
     if root := _root(str(next(folder for folder in real.parents if os.path.isdir(folder)))):
         candidates.append((root, real))
     if not candidates:
-        return read_file(real, MOST_TOML) if os.path.isfile(real) else None
+        return read_file(real, MAX_TOML_BYTES) if os.path.isfile(real) else None
     contents = (_blob(root, revision, file_path) for root, file_path in dict.fromkeys(candidates))
     return next((content for content in contents if content is not None), None)
 
@@ -166,8 +166,8 @@ def _blob(root: str, revision: str, path: Path) -> bytes | None:
     name = f"{_commit(root, revision)}:{path.relative_to(root).as_posix()}"
     if _git(root, "cat-file", "-e", name).returncode:
         return None
-    if int(_answer(root, "cat-file", "-s", name)) > MOST_TOML:
-        raise UnreadableInput(f"{path} of {revision}: larger than {MOST_TOML} bytes")
+    if int(_answer(root, "cat-file", "-s", name)) > MAX_TOML_BYTES:
+        raise UnreadableInput(f"{path} of {revision}: larger than {MAX_TOML_BYTES} bytes")
     return _git(root, "cat-file", "blob", name).stdout.encode()
 
 

@@ -23,7 +23,7 @@ from benchbench.model.run import Resumption, Run
 from benchbench.plan.commands import why_not_resumed
 from benchbench.plan.rerun import replan
 from benchbench.plan.revision import commit_tag
-from benchbench.redaction import own_redaction
+from benchbench.redaction import process_redaction
 from benchbench.running.measure import Side, described_models, measuring, targets_of
 from benchbench.running.observer import RunObserver
 from benchbench.store import runs, selectors
@@ -145,7 +145,7 @@ def _versions(run: Run, probes: Sequence[Probe]) -> Iterator[str]:
 
 def _variables(then: Mapping[str, str] | None) -> Iterator[str]:
     """The shell's variables that differ, as they would be stored now."""
-    redact = own_redaction()
+    redact = process_redaction()
     now = {name: redact(value) for name, value in tuning_variables(os.environ).items()}
     if then is not None:
         for name in sorted(then.keys() | now.keys()):

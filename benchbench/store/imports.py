@@ -21,7 +21,7 @@ from benchbench.model.options import Allocator, Isolation
 from benchbench.model.record import Record
 from benchbench.model.run import Policy, Run, RunInfo, Settings
 from benchbench.model.status import Status
-from benchbench.reading import LARGEST, parse_json, read_file, unix_time, unpacked
+from benchbench.reading import LARGEST, decompress, parse_json, read_file, unix_time
 from benchbench.stats import median
 from benchbench.store.naming import COMMIT, DIRTY, HASH, commit_name, new_id
 from benchbench.timing.policy import POLICIES
@@ -69,7 +69,7 @@ def _read_processes(path: Path) -> list[Process]:
     """Read the processes of a file, which has at least one benchmark. Raises UnreadableInput."""
     content = read_file(path, MAX_BYTES, HOW_TO)
     try:
-        fields = parse_json(unpacked(content, MAX_BYTES))
+        fields = parse_json(decompress(content, MAX_BYTES))
         reader = next((READERS[key] for key in READERS if key in fields and "benchmarks" in fields), None)
         if reader is None:
             raise ValueError("it is of no known tool")

@@ -25,7 +25,7 @@ from benchbench.model.case import Case
 from benchbench.model.record import SCHEMA, Record
 from benchbench.model.run import Run, RunInfo
 from benchbench.model.status import Status
-from benchbench.redaction import Redaction, own_redaction
+from benchbench.redaction import Redaction, process_redaction
 from benchbench.store import codec, disk
 from benchbench.store.artifacts import profile_facts
 from benchbench.store.codec import seal_text
@@ -121,7 +121,7 @@ class RunWriter:
         self.folder = folder
         self._path = folder / RECORDS
         self._write = write or os.write
-        self._redact = redact or own_redaction()
+        self._redact = redact or process_redaction()
         self._lock = lock(folder)
         try:
             with disk.writing(self._path):
@@ -228,7 +228,7 @@ def create_in(folder: Path, info: RunInfo, redact: Redaction | None = None) -> R
 
 def _head_text(info: RunInfo, redact: Redaction | None = None) -> bytes:
     values = {field.name: getattr(info, field.name) for field in fields(info)}
-    text = codec.to_json(_Head(**values, checksums=True), indent=1, redact=redact or own_redaction())
+    text = codec.to_json(_Head(**values, checksums=True), indent=1, redact=redact or process_redaction())
     return codec.seal_document(text + b"\n", _Head, f"the head of the run {info.id}")
 
 

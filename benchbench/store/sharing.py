@@ -21,7 +21,7 @@ from benchbench.model.measurement import Failure
 from benchbench.model.note import Note
 from benchbench.model.record import Record
 from benchbench.model.run import Run, RunInfo
-from benchbench.redaction import own_redaction
+from benchbench.redaction import process_redaction
 from benchbench.store import runs
 
 REMOVED = "removed"
@@ -118,7 +118,7 @@ class _Texts:
     """
 
     def __init__(self, local_names: set[str], hashes: Sequence[str], case_names: set[str]) -> None:
-        self._redact = own_redaction()
+        self._redact = process_redaction()
         self._names, self._hashes = {name.lower() for name in local_names}, tuple(hashes)
         self._cases = {name.lower() for name in case_names}
         self._is_name_of: dict[str, bool] = {}
