@@ -100,13 +100,15 @@ def on(target: str, device: str = "cpu") -> Case:
     return a_case(target=target, backend=target, device=device)
 
 
-def a_job(case: Case | None, name: str, seconds: float, *then: Job, kept: list[Answer] | None = None) -> Job:
-    def done(answer: Answer) -> Iterable[Job]:
-        if kept is not None:
-            kept.append(answer)
+def a_job(
+    case: Case | None, name: str, seconds: float, *then: Job, answers: list[Answer] | None = None
+) -> Job:
+    def finish(answer: Answer) -> Iterable[Job]:
+        if answers is not None:
+            answers.append(answer)
         return then
 
-    return Job(message={"name": name, "seconds": seconds}, done=done, case=case, label=f"now {name}")
+    return Job(message={"name": name, "seconds": seconds}, done=finish, case=case, label=f"now {name}")
 
 
 def test_a_worker_begins_its_next_job_while_another_worker_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,17 +148,17 @@ def test_one_job_at_a_time_has_an_accelerator(monkeypatch: pytest.MonkeyPatch) -
 def test_a_job_that_hangs_ends_when_its_time_is_over_and_holds_up_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    kept: list[Answer] = []
-    jobs = [a_job(on("torch"), "endless", 1e6, kept=kept)]
+    answers: list[Answer] = []
+    jobs = [a_job(on("torch"), "endless", 1e6, answers=answers)]
     jobs += [a_job(on("jax"), f"short {number}", 10) for number in range(3)]
     diary = diary_of(jobs, monkeypatch)
-    assert [answer.end for answer in kept] == [JobEnd.TIMED_OUT]
+    assert [answer.end for answer in answers] == [JobEnd.TIMED_OUT]
     assert diary[-2:] == [(30, "jax ends short 2"), (JOB_S, "torch ends endless")]
     assert BLOCKING_SHARE < 0.1
 
 
 @pytest.mark.parametrize(
-    ("sent", "closed", "come"),
+    ("content", "closed", "come"),
     [
         (b"", False, False),
         (b'{"a": 1}\n', False, False),
@@ -167,17 +169,17 @@ def test_a_job_that_hangs_ends_when_its_time_is_over_and_holds_up_nobody(
     ],
 )
 def test_a_channel_says_without_waiting_whether_messages_have_come(
-    sent: bytes, closed: bool, come: bool
+    content: bytes, closed: bool, come: bool
 ) -> None:
     ours, theirs = socket.socketpair()
     channel = Channel(ours)
     with theirs:
-        theirs.sendall(sent)
+        theirs.sendall(content)
         if closed:
             theirs.shutdown(socket.SHUT_RDWR)
         assert channel.has_messages(2) == come
         assert channel.has_messages(2) == come  # what was looked at is still there
-        if b"\n" in sent:
+        if b"\n" in content:
             assert channel.receive(1) == {"a": 1}
     channel.close()
 
@@ -187,9 +189,9 @@ def test_a_message_that_is_too_long_has_come_and_is_refused() -> None:
     channel = Channel(ours)
     with theirs:
         theirs.setblocking(False)
-        left = b"x" * (MAX_MESSAGE_BYTES + 65536)
-        while left and not channel.has_messages(1):
-            left = left[theirs.send(left[:65536]) :]
+        unsent = b"x" * (MAX_MESSAGE_BYTES + 65536)
+        while unsent and not channel.has_messages(1):
+            unsent = unsent[theirs.send(unsent[:65536]) :]
         assert channel.has_messages(1)
         with pytest.raises(ValueError, match="more than"):
             channel.receive(1)

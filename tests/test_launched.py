@@ -1,4 +1,4 @@
-"""Processes that a launcher started: which one this is, how they find each other, a run by all of them."""
+"""Processes of a launcher: rank and size, how ranks find each other, and a run by all of them."""
 
 import dataclasses
 import errno
@@ -71,24 +71,24 @@ ADDRESSES = {"torchrun": ("a", PORT), "srun": ("node07", PORT), "mpirun": ("b", 
 
 @pytest.mark.parametrize("launcher", VARIABLES)
 def test_rank_size_and_address_are_read_from_every_launcher(launcher: str) -> None:
-    where = find_launch({**VARIABLES[launcher], "ACCELBENCH_SECRET": SHARED}, 7)
-    assert (where.rank, where.size) == (3, 4)
-    assert where.secret == SHARED
-    assert where.address == ADDRESSES[launcher]
+    launch = find_launch({**VARIABLES[launcher], "ACCELBENCH_SECRET": SHARED}, 7)
+    assert (launch.rank, launch.size) == (3, 4)
+    assert launch.secret == SHARED
+    assert launch.address == ADDRESSES[launcher]
 
 
 @pytest.mark.parametrize("tasks", ["2(x3),1", "2,1(x2)", "2"])
 def test_slurms_list_of_tasks_begins_with_those_of_the_first_node(tasks: str) -> None:
-    """srun(1), SLURM_TASKS_PER_NODE, has the first of these."""
+    """The first host in this list, as srun(1) describes SLURM_TASKS_PER_NODE."""
     variables = {**VARIABLES["srun"], "SLURM_TASKS_PER_NODE": tasks, "ACCELBENCH_SECRET": SHARED}
     assert find_launch(variables, 7).address == ("node07", PORT)
 
 
 @pytest.mark.parametrize("secret", [None, "", "short"])
 def test_several_hosts_need_a_secret_that_nobody_guesses(secret: str | None) -> None:
-    given = {} if secret is None else {"ACCELBENCH_SECRET": secret}
+    secret_variables = {} if secret is None else {"ACCELBENCH_SECRET": secret}
     with pytest.raises(UsageError, match="ACCELBENCH_SECRET") as error:
-        find_launch({**VARIABLES["srun"], **given}, 7)
+        find_launch({**VARIABLES["srun"], **secret_variables}, 7)
     assert "openssl rand" in error.value.hint
 
 
@@ -98,16 +98,19 @@ def test_on_one_host_the_first_leaves_its_port_in_a_folder_of_its_user(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     variables = {**VARIABLES["mpirun"], "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}
     del variables["ACCELBENCH_ADDRESS"]
-    where = find_launch(variables, 7)
-    assert where.address is None
-    assert where.file == tmp_path / f"accelbench-{os.getuid()}" / "ranks-7.json"
-    own = tmp_path / "own"
-    own.mkdir(mode=0o700)
-    assert find_launch({**variables, "XDG_RUNTIME_DIR": str(own)}, 7).file == own / "accelbench/ranks-7.json"
-    own.chmod(0o755)
-    (tmp_path / "link").symlink_to(own)
-    for foreign in (own, tmp_path / "link", tmp_path / "missing", "relative", ""):
-        assert find_launch({**variables, "XDG_RUNTIME_DIR": str(foreign)}, 7).file == where.file
+    launch = find_launch(variables, 7)
+    assert launch.address is None
+    assert launch.file == tmp_path / f"accelbench-{os.getuid()}" / "ranks-7.json"
+    folder = tmp_path / "own"
+    folder.mkdir(mode=0o700)
+    assert (
+        find_launch({**variables, "XDG_RUNTIME_DIR": str(folder)}, 7).file
+        == folder / "accelbench/ranks-7.json"
+    )
+    folder.chmod(0o755)
+    (tmp_path / "link").symlink_to(folder)
+    for foreign in (folder, tmp_path / "link", tmp_path / "missing", "relative", ""):
+        assert find_launch({**variables, "XDG_RUNTIME_DIR": str(foreign)}, 7).file == launch.file
 
 
 @pytest.mark.parametrize(
@@ -168,38 +171,38 @@ def test_an_absent_first_process_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_taken_port_is_an_error_with_the_variable_to_set(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = ("127.0.0.1", taken.getsockname()[1])
-        where = dataclasses.replace(process(tmp_path, 0), address=address, secret=SHARED)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = ("127.0.0.1", server.getsockname()[1])
+        member = dataclasses.replace(process(tmp_path, 0), address=address, secret=SHARED)
         with pytest.raises(UsageError, match="cannot be listened on") as error:
-            gather_followers(where, timeout_s=0.1)
+            gather_followers(member, timeout_s=0.1)
     assert "ACCELBENCH_ADDRESS" in error.value.hint
 
 
 @pytest.mark.real
 def test_the_file_is_for_its_user_alone_and_a_stranger_is_not_taken_for_a_rank(tmp_path: Path) -> None:
-    where = process(tmp_path, 0)
+    first_process = process(tmp_path, 0)
     caught: list[UsageError] = []
 
     def first() -> None:
         try:
-            gather_followers(where, timeout_s=1.0)
+            gather_followers(first_process, timeout_s=1.0)
         except UsageError as error:
             caught.append(error)
 
     thread = threading.Thread(target=first)
     thread.start()
-    while not where.file.exists():
+    while not first_process.file.exists():
         pass
-    assert where.file.stat().st_mode & 0o077 == 0
-    port = json.loads(where.file.read_bytes())["port"]
+    assert first_process.file.stat().st_mode & 0o077 == 0
+    port = json.loads(first_process.file.read_bytes())["port"]
     member = dataclasses.asdict(rank_transport.this_process(process(tmp_path, 1)))
     with socket.create_connection(("127.0.0.1", port)) as stranger:
         with pytest.raises((OSError, ValueError)):
             authenticate(stranger, "guessed", {"member": member}, 5.0)
         thread.join()
     assert "did not connect" in str(caught[0])
-    assert not where.file.exists()  # a later launcher's process of that id would connect to nobody
+    assert not first_process.file.exists()  # a later launcher's process of that id would connect to nobody
 
 
 def test_processes_of_other_versions_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,19 +214,21 @@ def test_processes_of_other_versions_are_refused(tmp_path: Path, monkeypatch: py
 
 
 def _follow_as(tmp_path: Path, version: str) -> None:
-    where = process(tmp_path, 1)
-    while not where.file.exists():
+    second_process = process(tmp_path, 1)
+    while not second_process.file.exists():
         pass
-    told = json.loads(where.file.read_bytes())
-    member = dataclasses.asdict(rank_transport.this_process(where)) | {"version": version}
-    with socket.create_connection(("127.0.0.1", told["port"])) as connection:
-        authenticate(connection, told["secret"], {"member": member}, 5.0)
+    announcement = json.loads(second_process.file.read_bytes())
+    member = dataclasses.asdict(rank_transport.this_process(second_process)) | {"version": version}
+    with socket.create_connection(("127.0.0.1", announcement["port"])) as connection:
+        authenticate(connection, announcement["secret"], {"member": member}, 5.0)
         connection.recv(1)
 
 
 def a_group(*members: tuple[str, tuple[int, ...]]) -> Group:
-    own, *others = (LaunchedProcess(rank, host, cores, "1") for rank, (host, cores) in enumerate(members))
-    return Group(own.host, own, [rank_transport.Follower(each, None) for each in others])  # type: ignore[arg-type]
+    first, *followers = (
+        LaunchedProcess(rank, host, cores, "1") for rank, (host, cores) in enumerate(members)
+    )
+    return Group(first.host, first, [rank_transport.Follower(member, None) for member in followers])  # type: ignore[arg-type]
 
 
 def test_ranks_of_a_host_share_its_cores_unless_their_launcher_bound_them() -> None:
@@ -235,8 +240,8 @@ def test_ranks_of_a_host_share_its_cores_unless_their_launcher_bound_them() -> N
     few = a_group(("a", (0,)), ("a", (0,)))
     assert few.oversubscribed
     assert (free.hosts, few.hosts) == (2, 1)
-    apart = a_group(("a", (0,)), ("b", (0,)))
-    assert not apart.oversubscribed  # cores of one number, on two hosts
+    two_hosts = a_group(("a", (0,)), ("b", (0,)))
+    assert not two_hosts.oversubscribed  # cores of one number, on two hosts
 
 
 def test_hosts_are_numbered_from_the_first_rank_and_may_have_unequal_numbers_of_ranks() -> None:
@@ -247,34 +252,37 @@ def test_hosts_are_numbered_from_the_first_rank_and_may_have_unequal_numbers_of_
 
 
 def test_ranks_that_see_the_same_accelerators_divide_them() -> None:
-    """As torchrun starts them; srun --gpus-per-task shows each its own."""
+    """GPUs as torchrun shows them: all to each rank; srun --gpus-per-task shows each rank its own."""
 
     def devices(*gpus: str) -> list[int]:
         group = a_group(*(("a", (0,)) for _ in gpus))
-        members = [dataclasses.replace(each, gpus=own) for each, own in zip(group.members, gpus, strict=True)]
-        own, *others = (rank_transport.Follower(each, None) for each in members)  # type: ignore[arg-type]
-        shown = Group("a", own.member, others)
-        return [shown.device(rank) for rank in range(len(gpus))]
+        members = [
+            dataclasses.replace(member, gpus=visible)
+            for member, visible in zip(group.members, gpus, strict=True)
+        ]
+        first, *followers = (rank_transport.Follower(member, None) for member in members)  # type: ignore[arg-type]
+        same_group = Group("a", first.member, followers)
+        return [same_group.device(rank) for rank in range(len(gpus))]
 
     assert devices("", "", "") == [0, 1, 2]
     assert devices("0,1", "0,1") == [0, 1]
     assert devices("0", "1") == [0, 0]
     assert devices("0,1", "2,3", "0,1", "2,3") == [0, 0, 1, 1]
-    apart = a_group(("a", (0,)), ("b", (0,)), ("a", (1,)))
-    assert [apart.device(rank) for rank in range(3)] == [0, 0, 1]
+    two_hosts = a_group(("a", (0,)), ("b", (0,)), ("a", (1,)))
+    assert [two_hosts.device(rank) for rank in range(3)] == [0, 0, 1]
 
 
 def test_a_process_that_ends_or_is_silent_gets_no_further_request() -> None:
     here, there = socket.socketpair()
     member = LaunchedProcess(1, "a", (0,), "1")
-    gone = rank_transport.Follower(member, Channel(here))
-    assert not gone.ended
+    follower = rank_transport.Follower(member, Channel(here))
+    assert not follower.ended
     there.close()
-    assert gone.ended
+    assert follower.ended
     with pytest.raises(ConnectionError, match="its process has ended"):
-        gone.receive(1.0, Greeting)
-    gone.send({"do": "close"})
-    assert gone.failure == "its process has ended"
+        follower.receive(1.0, Greeting)
+    follower.send({"do": "close"})
+    assert follower.failure == "its process has ended"
     here, there = socket.socketpair()
     silent = rank_transport.Follower(member, Channel(here))
     with pytest.raises(ConnectionError, match="its process sent nothing for 0 s"):
@@ -325,11 +333,11 @@ def test_windows_of_hosts_whose_clocks_differ_are_not_joined(hosts: tuple[int, i
         }
         for n, window in zip(hosts, windows, strict=True)
     ]
-    made = decode_outcome(Answer({"ranks": ranks}), {})
-    assert isinstance(made, Measurement)
-    assert [rank.host for rank in made.ranks] == list(hosts)
-    assert [rank.window for rank in made.ranks] == windows
-    assert (made.window is not None) == is_joint
+    outcome = decode_outcome(Answer({"ranks": ranks}), {})
+    assert isinstance(outcome, Measurement)
+    assert [rank.host for rank in outcome.ranks] == list(hosts)
+    assert [rank.window for rank in outcome.ranks] == windows
+    assert (outcome.window is not None) == is_joint
 
 
 MODULE = [sys.executable, "-m", "benchbench.ranks"]
@@ -360,34 +368,34 @@ def assert_ranked(tmp_path: Path) -> None:
 
 @pytest.mark.real
 def test_two_processes_make_one_run_and_its_profiles(tmp_path: Path) -> None:
-    """Of which the first process keeps the trace: those of others may be on other hosts."""
+    """The first process keeps the traces: other ranks may be on other hosts."""
     arguments = ["-w", "imbalanced", "-b", "fake", "-d", "cpu", "--quick", "--rounds", "1", "--profile"]
     processes = [start(tmp_path, rank, *arguments) for rank in range(2)]
-    told = [each.communicate(timeout=120) for each in processes]
-    assert [each.returncode for each in processes] == [0, 0], told
-    assert "2 processes on 1 host" in told[0][1]
+    outputs = [process.communicate(timeout=120) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    assert "2 processes on 1 host" in outputs[0][1]
     assert_ranked(tmp_path)
-    (found,) = api.profile(results=tmp_path / "results")
-    assert [each.communication_s for each in found.ranks] == pytest.approx([3e-3, 2e-3])
-    assert [name.rpartition("-")[2].split(".")[1] for name in found.traces] == ["rank0"]
+    (profile,) = api.profile(results=tmp_path / "results")
+    assert [rank.communication_s for rank in profile.ranks] == pytest.approx([3e-3, 2e-3])
+    assert [name.rpartition("-")[2].split(".")[1] for name in profile.traces] == ["rank0"]
     assert len([*(tmp_path / "results").rglob("*.trace.json.gz")]) == 1
 
 
 @pytest.mark.real
 def test_a_world_that_was_not_started_is_refused_by_all(tmp_path: Path) -> None:
     processes = [start(tmp_path, rank, "-b", "fake", "--world", "4") for rank in range(1)]
-    (told,) = (each.communicate(timeout=120) for each in processes)
+    (streams,) = (process.communicate(timeout=120) for process in processes)
     assert processes[0].returncode == 2
-    assert "the launcher started 2 processes" in told[1]
+    assert "the launcher started 2 processes" in streams[1]
 
 
 def outcomes(tmp_path: Path) -> dict[str, Measurement | Failure]:
-    """Of each fault."""
+    """Outcomes by fault."""
     return {str(record.case.params["fault"]): record.outcome for record in run_of(tmp_path).records}
 
 
 def faulty(tmp_path: Path, *faults: str, timeout_s: int, seed: int = 0) -> list[subprocess.Popen[str]]:
-    """Two processes whose second rank does wrong what is told."""
+    """Two processes, the second of which has the fault."""
     arguments = ["-w", "faulty_rank", "-p", f"fault={','.join(faults)}", "-b", "fake", "-d", "cpu", "--quick"]
     arguments += ["--rounds", "1", "--timeout", str(timeout_s), "--seed", str(seed)]
     return [start(tmp_path, rank, *arguments) for rank in range(2)]
@@ -397,10 +405,10 @@ def faulty(tmp_path: Path, *faults: str, timeout_s: int, seed: int = 0) -> list[
 @pytest.mark.xdist_group("launched")
 def test_a_faulty_rank_ends_its_case_is_named_and_leaves_nothing(tmp_path: Path) -> None:
     processes = faulty(tmp_path, "killed", "hangs", "wrong", "late", "garbles", "none", timeout_s=12)
-    told = [each.communicate(timeout=120) for each in processes]
-    assert [each.returncode for each in processes] == [4, 0], told
-    found = outcomes(tmp_path)
-    assert {name: str(each.status) for name, each in found.items()} == {
+    outputs = [process.communicate(timeout=120) for process in processes]
+    assert [process.returncode for process in processes] == [4, 0], outputs
+    outcomes_by_case = outcomes(tmp_path)
+    assert {name: str(outcome.status) for name, outcome in outcomes_by_case.items()} == {
         "killed": "crashed",
         "hangs": "timeout",
         "wrong": "wrong_result",
@@ -408,7 +416,9 @@ def test_a_faulty_rank_ends_its_case_is_named_and_leaves_nothing(tmp_path: Path)
         "garbles": "failed",
         "none": "ok",
     }
-    messages = {name: each.message for name, each in found.items() if isinstance(each, Failure)}
+    messages = {
+        name: outcome.message for name, outcome in outcomes_by_case.items() if isinstance(outcome, Failure)
+    }
     assert messages["killed"] == "rank 1 of 2: killed by signal 9 (SIGKILL)"
     assert messages["hangs"] == "rank 1 of 2 did not come back; the others waited"
     assert messages["wrong"].startswith("rank 1 of 2: relative error ")
@@ -420,45 +430,47 @@ def test_a_faulty_rank_ends_its_case_is_named_and_leaves_nothing(tmp_path: Path)
 @pytest.mark.xdist_group("launched")
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_launched_process_that_is_killed_is_named_and_the_other_ends(tmp_path: Path, victim: int) -> None:
-    """In the second case, in which a rank hangs; the third is not tried for a minute."""
+    """In the second case, a rank hangs; the third case is not tried for a minute."""
     seed = next(seed for seed in range(99) if order_of(seed) == ["none", "hangs", "wrong"])
     processes = faulty(tmp_path, "none", "hangs", "wrong", timeout_s=60, seed=seed)
-    first, other = processes[0], processes[1 - victim]
+    first, survivor = processes[0], processes[1 - victim]
     assert first.stderr
     next(line for line in first.stderr if "fault=none" in line)
     time.sleep(1.0)  # so that the next case has begun
     processes[victim].kill()
     killed_s = time.monotonic()
-    other.communicate(timeout=60)
+    survivor.communicate(timeout=60)
     assert time.monotonic() - killed_s < ENDED_S
     processes[victim].communicate()
     wait_for(lambda: not running_in_or_below(tmp_path), ENDED_S)
     if victim == 0:
-        assert other.returncode == 0
+        assert survivor.returncode == 0
         assert outcomes(tmp_path).keys() == {"none"}
     else:
-        assert other.returncode == 4
+        assert survivor.returncode == 4
         messages = {
-            name: each.message for name, each in outcomes(tmp_path).items() if isinstance(each, Failure)
+            name: outcome.message
+            for name, outcome in outcomes(tmp_path).items()
+            if isinstance(outcome, Failure)
         }
         assert messages["hangs"] == "rank 1 of 2: its process has ended"
         assert messages["wrong"] == f"rank 1 on {socket.gethostname()}: its process has ended"
 
 
 def order_of(seed: int) -> list[str]:
-    """Of the faults in the first round."""
+    """The faults in the order of the first round."""
     cases = [a_case(workload="faulty_rank", params={"n": 8, "fault": name}) for name in FAULTS]
     return [str(case.params["fault"]) for case in shuffled_by_work(cases, seed, 0)]
 
 
 def running_in_or_below(folder: Path) -> list[str]:
-    """Command lines of what works there, or has its files there."""
-    found = []
+    """Command lines of processes that run in this folder or use its files."""
+    command_lines = []
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if str(folder) in f"{(path / 'cwd').readlink()} {(path / 'environ').read_bytes()!r}":
-                found.append((path / "cmdline").read_text())
-    return [each for each in found if each]
+                command_lines.append((path / "cmdline").read_text())
+    return [line for line in command_lines if line]
 
 
 TORCH = ["-w", "all_reduce,barrier", "-b", "torch", "-d", "cpu", "-p", "n=1021", "--brief", "--rounds", "1"]
@@ -492,7 +504,7 @@ def test_the_launchers_of_the_docs_start_it(launcher: list[str], tmp_path: Path)
         "--results",
         str(tmp_path / "results"),
     ]
-    done = subprocess.run(
+    process = subprocess.run(
         command,
         capture_output=True,
         text=True,
@@ -500,8 +512,8 @@ def test_the_launchers_of_the_docs_start_it(launcher: list[str], tmp_path: Path)
         env={**os.environ, "TMPDIR": str(tmp_path)},
         timeout=300,
     )
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
     assert {record.case.workload for record in run_of(tmp_path).records} == {"all_reduce", "barrier"}
     assert_ranked(tmp_path)
     profiles = api.profile(results=tmp_path / "results")
-    assert [len(each.ranks) for each in profiles] == [2, 2]
+    assert [len(profile.ranks) for profile in profiles] == [2, 2]

@@ -65,7 +65,7 @@ OUT_OF_TURN = {
 BAD = NOT_MESSAGES | OUT_OF_TURN
 
 
-def sent(connection: socket.socket, content: bytes) -> None:
+def send(connection: socket.socket, content: bytes) -> None:
     with suppress(OSError):  # nobody reads it to its end
         connection.sendall(content + b"\n")
 
@@ -76,18 +76,18 @@ def test_a_bad_message_is_a_failure_of_its_rank(content: bytes, monkeypatch: pyt
     monkeypatch.setattr(meeting, "GRACE_S", 0.02)
     pairs = [socket.socketpair() for _ in range(2)]
     (good, good_end), (bad, bad_end) = pairs
-    sent(good_end, json_of({"value": 1}))
-    sender = threading.Thread(target=sent, args=(bad_end, content))
+    send(good_end, json_of({"value": 1}))
+    sender = threading.Thread(target=send, args=(bad_end, content))
     sender.start()
     reply = serve_ranks([Rank(0, good), Rank(1, bad, lines=LineBuffer(MOST))], time.monotonic() + 20.0)
     assert reply["outcome"]["status"] == "failed"
     assert reply["outcome"]["message"].startswith("rank 1 of 2: what it sent cannot be read: ")
     assert len(reply["outcome"]["message"]) < 300
-    for each in (good, bad):
-        each.close()
+    for end in (good, bad):
+        end.close()
     sender.join()
-    for each in (good_end, bad_end):
-        each.close()
+    for end in (good_end, bad_end):
+        end.close()
 
 
 @pytest.mark.real
@@ -117,36 +117,36 @@ def test_the_one_that_sent_it_is_named_whatever_that_caused_in_the_others(
 ) -> None:
     monkeypatch.setattr(meeting, "GRACE_S", 0.02)
     here, there = zip(*(socket.socketpair() for _ in range(3)), strict=True)
-    sent(there[0], a_reply(status="failed", message="connection closed by peer"))
-    sent(there[1], b"[]")
+    send(there[0], a_reply(status="failed", message="connection closed by peer"))
+    send(there[1], b"[]")
     there[2].close()
-    reply = serve_ranks([Rank(number, each) for number, each in enumerate(here)], time.monotonic() + 20.0)
+    reply = serve_ranks([Rank(number, end) for number, end in enumerate(here)], time.monotonic() + 20.0)
     assert reply["outcome"]["message"].startswith("rank 1 of 3: what it sent")
-    for each in (*here, *there):
-        each.close()
+    for end in (*here, *there):
+        end.close()
 
 
 def test_replies_of_two_kinds_are_a_failure() -> None:
     here, there = zip(*(socket.socketpair() for _ in range(2)), strict=True)
-    for each, reply in zip(there, [{"verified": 1e-7}, GOOD], strict=True):
-        sent(each, json_of({"reply": reply}))
-        each.close()
-    reply = serve_ranks([Rank(number, each) for number, each in enumerate(here)], time.monotonic() + 20.0)
+    for end, reply in zip(there, [{"verified": 1e-7}, GOOD], strict=True):
+        send(end, json_of({"reply": reply}))
+        end.close()
+    reply = serve_ranks([Rank(number, end) for number, end in enumerate(here)], time.monotonic() + 20.0)
     assert reply["outcome"]["message"] == "rank 1 of 2: its reply is of another kind than rank 0's"
-    for each in here:
-        each.close()
+    for end in here:
+        end.close()
 
 
 def test_a_rank_that_takes_no_values_holds_nobody_beyond_the_deadline() -> None:
     here, there = zip(*(socket.socketpair() for _ in range(2)), strict=True)
-    for each in there:
-        threading.Thread(target=sent, args=(each, json_of({"value": "x" * 2**20})), daemon=True).start()
+    for end in there:
+        threading.Thread(target=send, args=(end, json_of({"value": "x" * 2**20})), daemon=True).start()
     begin = time.monotonic()
-    reply = serve_ranks([Rank(number, each) for number, each in enumerate(here)], begin + 0.3)
+    reply = serve_ranks([Rank(number, end) for number, end in enumerate(here)], begin + 0.3)
     assert time.monotonic() - begin < 5.0
     assert reply["outcome"]["status"] in ("timeout", "crashed")
-    for each in (*here, *there):
-        each.close()
+    for end in (*here, *there):
+        end.close()
 
 
 MEMBERS = [LaunchedProcess(rank, "a", (0,), "1") for rank in range(2)]
@@ -155,11 +155,11 @@ MEMBERS = [LaunchedProcess(rank, "a", (0,), "1") for rank in range(2)]
 @contextmanager
 def a_meeting(timeout_s: float) -> Iterator[Meeting]:
     here, there = socket.socketpair()
-    held = Meeting(Group("127.0.0.1", MEMBERS[0], [Follower(MEMBERS[1], Channel(here))]), timeout_s)
+    meeting = Meeting(Group("127.0.0.1", MEMBERS[0], [Follower(MEMBERS[1], Channel(here))]), timeout_s)
     try:
-        yield held
+        yield meeting
     finally:
-        held.close()
+        meeting.close()
         here.close()
         there.close()
 
@@ -185,25 +185,25 @@ def come(invitation: dict[str, Any], introduction: dict[str, Any], *lines: bytes
 def test_a_process_that_is_not_a_rank_of_the_job_is_sent_away_and_the_others_meet(
     introduction: dict[str, Any],
 ) -> None:
-    with a_meeting(20.0) as held:
-        first = held.invitation(0)
+    with a_meeting(20.0) as meeting:
+        first = meeting.invitation(0)
         threads = [threading.Thread(target=come, args=(first, introduction))]
         threads += [
             threading.Thread(target=come, args=(first, {"rank": rank}, json_of({"reply": GOOD})))
             for rank in range(2)
         ]
-        for each in threads:
-            each.start()
-        reply = held.replies(lambda _: "")
-    for each in threads:
-        each.join()
+        for thread in threads:
+            thread.start()
+        reply = meeting.replies(lambda _: "")
+    for thread in threads:
+        thread.join()
     assert reply == {"ranks": [GOOD, GOOD]}
 
 
 @pytest.mark.real  # waits until a limit is over
 def test_a_meeting_ends_in_time_while_somebody_connects_all_the_while() -> None:
-    with a_meeting(1.0) as held:
-        invitation, stop = held.invitation(0), threading.Event()
+    with a_meeting(1.0) as meeting:
+        invitation, stop = meeting.invitation(0), threading.Event()
 
         def connect() -> None:
             with suppress(OSError):
@@ -213,7 +213,7 @@ def test_a_meeting_ends_in_time_while_somebody_connects_all_the_while() -> None:
         thread = threading.Thread(target=connect)
         thread.start()
         begin = time.monotonic()
-        reply = held.replies(lambda _: "")
+        reply = meeting.replies(lambda _: "")
         assert time.monotonic() - begin < 5.0  # half a second, on a machine that does nothing else
         stop.set()
         thread.join()
@@ -233,7 +233,7 @@ def test_a_process_that_answers_otherwise_is_asked_nothing_more(content: bytes) 
     for receive in (Follower.receive_greeting, Follower.receive_ending):
         here, there = socket.socketpair()
         follower = Follower(MEMBERS[1], Channel(here))
-        sent(there, content)
+        send(there, content)
         receive(follower, 5.0)
         assert follower.failure.startswith("its process sent an unreadable answer: ")
         assert follower.ended
@@ -242,8 +242,8 @@ def test_a_process_that_answers_otherwise_is_asked_nothing_more(content: bytes) 
 
 @pytest.mark.parametrize("error", ["x", [], True, -1.0, {}])
 def test_an_unreadable_relative_error_fails_its_case(error: object) -> None:
-    found = decode_error(Answer({"verified": error}))
-    assert isinstance(found, Failure)
-    assert "cannot be read" in found.message
+    failure = decode_error(Answer({"verified": error}))
+    assert isinstance(failure, Failure)
+    assert "cannot be read" in failure.message
     assert isinstance(decode_error(Answer({"outcome": {"status": "ok"}, "stages_s": {}})), Failure)
     assert (decode_error(Answer({"verified": 0.5})), decode_error(Answer({"verified": None}))) == (0.5, None)

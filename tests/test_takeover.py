@@ -91,8 +91,8 @@ def command(listener: socket.socket, program: Path, secret: str) -> None:
             with connection, suppress(OSError, ValueError):
                 connection.sendall(b'{"nonce": "x"}\n')
                 theirs = json.loads(connection.recv(MAX_MESSAGE_BYTES).splitlines()[0])
-                said = json.dumps(["admits", "x", theirs.get("nonce", "")]).encode()
-                proof = hmac.new(secret.encode(), said, "sha256").hexdigest()
+                message = json.dumps(["admits", "x", theirs.get("nonce", "")]).encode()
+                proof = hmac.new(secret.encode(), message, "sha256").hexdigest()
                 connection.sendall(json.dumps({"proof": proof}).encode() + b"\n")
                 connection.sendall(orders(program))
                 connection.recv(MAX_MESSAGE_BYTES)
@@ -141,7 +141,7 @@ def follow_one_who(
     """Whether the rank of the victim ran a program of that user, and its message."""
     monkeypatch.setattr(tempfile, "tempdir", str(shared))
     "host".encode("idna")  # loaded here, as `fake` is: the victim may not read what is installed for root
-    ran, program, said = shared / "ran", shared / "program", shared / "said"
+    ran, program, error_file = shared / "ran", shared / "program", shared / "said"
 
     def attack() -> None:
         announce(shared, listener.getsockname()[1])
@@ -153,7 +153,7 @@ def follow_one_who(
         try:
             joining.follow(launched.find_launch(VARIABLES, PARENT), timeout_s=1.0)
         except UsageError as error:
-            said.write_text(f"{error} {error.hint}")
+            error_file.write_text(f"{error} {error.hint}")
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         attacker = as_user(user, attack)
@@ -162,7 +162,7 @@ def follow_one_who(
         ended(as_user(VICTIM, follow))
         os.kill(attacker, signal.SIGKILL)
         ended(attacker)
-    return ran.exists(), said.read_text() if said.exists() else ""
+    return ran.exists(), error_file.read_text() if error_file.exists() else ""
 
 
 @pytest.mark.real
@@ -177,9 +177,9 @@ def test_nobody_else_is_taken_for_the_first_process(
     assert fake
     if announce is in_a_folder_left_open:
         assert ended(as_user(VICTIM, lambda: (shared / f"accelbench-{VICTIM}").mkdir(mode=0o777))) == 0
-    ran, said = follow_one_who(STRANGER, announce, shared, monkeypatch)
+    ran, message = follow_one_who(STRANGER, announce, shared, monkeypatch)
     assert not ran
-    assert "cannot be reached" in said or private_folder.FOLDER_HINT in said
+    assert "cannot be reached" in message or private_folder.FOLDER_HINT in message
 
 
 def test_who_follows_a_process_of_its_own_user_runs_what_that_says(

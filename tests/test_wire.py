@@ -1,4 +1,4 @@
-"""LineBuffer and messages from whoever is at the other end, and who is let in to send them."""
+"""LineBuffer, messages from untrusted peers, and admission of processes that know the secret."""
 
 import json
 import socket
@@ -18,14 +18,14 @@ SECRET = "0123456789abcdef"
 
 
 @given(st.lists(st.binary(max_size=20).map(lambda line: line.replace(b"\n", b""))), st.integers(1, 9))
-def test_a_stream_gives_its_lines_however_it_is_cut(sent: list[bytes], cut: int) -> None:
-    stream = b"".join(line + b"\n" for line in sent) + b"rest"
-    lines, found = LineBuffer(), []
+def test_a_stream_gives_its_lines_however_it_is_cut(lines_sent: list[bytes], cut: int) -> None:
+    stream = b"".join(line + b"\n" for line in lines_sent) + b"rest"
+    lines, lines_read = LineBuffer(), []
     for place in range(0, len(stream), cut):
         lines.add(stream[place : place + cut])
         while (line := lines.pop()) is not None:
-            found.append(line)
-    assert found == sent
+            lines_read.append(line)
+    assert lines_read == lines_sent
     assert not lines.is_empty
 
 
@@ -86,7 +86,7 @@ def test_a_deadline_holds_however_steadily_something_comes() -> None:
 
 
 def admitted(listener: SecretListener, within_s: float) -> Peer:
-    """Who came first and knows the secret."""
+    """The first process that knows the secret."""
     thread = guest(listener, SECRET, {"rank": 1})
     peer = listener.accept(within_s)
     assert peer
@@ -122,13 +122,13 @@ def test_a_process_that_knows_the_secret_is_let_in(listener: SecretListener) -> 
 
 def test_a_line_sent_right_after_an_introduction_is_kept(listener: SecretListener) -> None:
     with socket.create_connection(listener.address) as connection:
-        thread = threading.Thread(target=lambda: found.append(listener.accept(5.0)))
-        found: list[Peer | None] = []
+        thread = threading.Thread(target=lambda: peers.append(listener.accept(5.0)))
+        peers: list[Peer | None] = []
         thread.start()
         authenticate(connection, SECRET, {"rank": 1}, 5.0)
         connection.sendall(b'{"value": 1}\n')
         thread.join()
-        (peer,) = found
+        (peer,) = peers
         assert peer
         line = next_line(peer.connection, peer.lines, time.monotonic() + 5.0)
         assert line == b'{"value": 1}'
@@ -145,14 +145,14 @@ def test_a_process_that_does_not_know_the_secret_is_sent_away(listener: SecretLi
     "sent_first", [b"", b"GET / HTTP/1.1\r\n\r\n", b'{"nonce": 1}\n', b"x" * 100_000, b"[" * 9999 + b"\n"]
 )
 def test_a_stranger_keeps_nobody_waiting(listener: SecretListener, sent_first: bytes) -> None:
-    """However many there are, and whether they are silent or not."""
+    """Any number of strangers, silent or not."""
     strangers = [socket.create_connection(listener.address) for _ in range(20)]
-    for each in strangers:
+    for stranger in strangers:
         with suppress(OSError):
-            each.sendall(sent_first)
+            stranger.sendall(sent_first)
     admitted(listener, wire.INTRODUCTION_TIMEOUT_S / 2)  # of a single silent one, all would be waited for
-    for each in strangers:
-        each.close()
+    for stranger in strangers:
+        stranger.close()
 
 
 def test_strangers_beyond_what_is_kept_are_sent_away(
@@ -162,15 +162,15 @@ def test_strangers_beyond_what_is_kept_are_sent_away(
     strangers = [socket.create_connection(listener.address) for _ in range(9)]
     assert listener.accept(0.1) is None
     admitted(listener, 2.0)
-    gone = 0
-    for each in strangers:
-        each.settimeout(0.1)
+    closed = 0
+    for stranger in strangers:
+        stranger.settimeout(0.1)
         with suppress(TimeoutError):
-            while piece := each.recv(100):
+            while piece := stranger.recv(100):
                 assert piece
-            gone += 1
-        each.close()
-    assert gone >= 6
+            closed += 1
+        stranger.close()
+    assert closed >= 6
 
 
 def test_a_stranger_is_sent_away_when_its_time_is_over(
@@ -184,7 +184,7 @@ def test_a_stranger_is_sent_away_when_its_time_is_over(
 
 
 def test_a_false_door_that_does_not_know_the_secret_learns_nothing() -> None:
-    """It answers as a listener does, with what it was told, or with a proof of another secret."""
+    """A false listener that answers with the challenge it got or with a proof of another secret."""
     with socket.create_server(("127.0.0.1", 0)) as false:
 
         def wait() -> None:

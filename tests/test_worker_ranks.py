@@ -43,15 +43,20 @@ def failed(status: str, message: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("size", [2, 3, 5])
 def test_every_rank_receives_the_values_of_all(tmp_path: Path, size: int) -> None:
-    def run(own: dict[str, Any], world: World) -> dict[str, Any]:
+    def run(job_of_rank: dict[str, Any], world: World) -> dict[str, Any]:
         values = [world.gather([world.rank, step]) for step in range(50)]
-        return {**GOOD, "values": values, "threads": own["threads"], "world": [world.rank, world.processes]}
+        return {
+            **GOOD,
+            "values": values,
+            "threads": job_of_rank["threads"],
+            "world": [world.rank, world.processes],
+        }
 
     ranks = run_ranks(job(tmp_path, size), run)["ranks"]
     expected = [[[rank, step] for rank in range(size)] for step in range(50)]
-    assert [each["values"] for each in ranks] == [expected] * size
-    assert [each["world"] for each in ranks] == [[rank, size] for rank in range(size)]
-    assert all(each["threads"] <= 2 for each in ranks)
+    assert [rank["values"] for rank in ranks] == [expected] * size
+    assert [rank["world"] for rank in ranks] == [[rank, size] for rank in range(size)]
+    assert all(rank["threads"] <= 2 for rank in ranks)
 
 
 def test_a_rank_that_starts_late_is_waited_for(tmp_path: Path) -> None:
@@ -59,7 +64,7 @@ def test_a_rank_that_starts_late_is_waited_for(tmp_path: Path) -> None:
         time.sleep(LATE_S * world.rank)
         return {**GOOD, "values": world.gather(world.rank)}
 
-    assert [each["values"] for each in run_ranks(job(tmp_path), run)["ranks"]] == [[0, 1]] * 2
+    assert [rank["values"] for rank in run_ranks(job(tmp_path), run)["ranks"]] == [[0, 1]] * 2
 
 
 @pytest.mark.real  # waits until a limit is over
@@ -126,14 +131,14 @@ def test_a_wrong_value_in_one_rank_is_the_cases(tmp_path: Path) -> None:
 
 
 def test_cores_are_disjoint_where_there_are_enough() -> None:
-    allowed = list(range(8, 18))
-    shares = [rank_cores(rank, 3, allowed) for rank in range(3)]
+    cores = list(range(8, 18))
+    shares = [rank_cores(rank, 3, cores) for rank in range(3)]
     assert shares == [[8, 9, 10], [11, 12, 13], [14, 15, 16]]
     assert [rank_cores(rank, 4, [5, 6]) for rank in range(4)] == [[5], [6], [5], [6]]
 
 
 class Scripted:
-    """A timer whose steps last what it is message, on a clock of its own."""
+    """A timer with its own clock and steps of a given length."""
 
     batch_s = 0.0
     batches: Sequence[Batch] = ()
