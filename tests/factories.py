@@ -196,9 +196,8 @@ def a_profiled(outcome: Profile | Failure | None = None, **over: Any) -> Profile
     """The profile of `a_case`."""
     case: Any = over.get("case") or a_case()
     version = VERSIONS.get(case.backend, "1.0")
-    return Profiled(
-        **({"case": case, "framework_version": version, "outcome": outcome or a_profile()} | over)
-    )
+    base = {"case": case, "framework_version": version, "outcome": outcome or a_profile()}
+    return Profiled(**(base | over))
 
 
 def a_run(records: Sequence[Record] | None = None, *, damaged: tuple[str, ...] = (), **over: Any) -> Run:

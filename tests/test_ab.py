@@ -207,9 +207,7 @@ def test_pairs_with_equal_contention_are_compared(
 
 
 @pytest.mark.parametrize(("blocks", "verdict"), [(1.0, Verdict.SLOWER), (1.2, Verdict.INSUFFICIENT)])
-def test_an_unsteady_side_is_compared_if_its_blocks_do_not_become_faster(
-    blocks: float, verdict: Verdict
-) -> None:
+def test_an_unsteady_side_is_compared_if_its_blocks_stay_level(blocks: float, verdict: Verdict) -> None:
     def rounds(factor: float, case: Case, first: float) -> list[Record]:
         block_s = tuple(10 * factor * height for height in (first, first, 1.0, 1.0, 1.0, 1.0))
         measurement = a_watched(block_s=block_s, steady=False)
@@ -292,10 +290,9 @@ def test_sides_may_differ_in_settings_but_not_in_work() -> None:
     result = compare_runs(*partners(weathered(1.0), new, [(EAGER, half)], settings=Settings(threads=1)))
     assert result.verdicts[0].verdict is Verdict.SLOWER
     assert result.changes == snapshot(("threads 2 → 1",))
-    other_work = compare_runs(
-        *partners(weathered(1.0), weathered(1.05, half, cost=a_cost(flops=1)), [(EAGER, half)])
-    )
-    assert other_work.verdicts[0].verdict is Verdict.INCOMPARABLE
+    other_work = weathered(1.05, half, cost=a_cost(flops=1))
+    result = compare_runs(*partners(weathered(1.0), other_work, [(EAGER, half)]))
+    assert result.verdicts[0].verdict is Verdict.INCOMPARABLE
 
 
 def test_rounds_of_only_one_side_are_not_compared() -> None:
@@ -306,9 +303,8 @@ def test_rounds_of_only_one_side_are_not_compared() -> None:
 
 def test_a_case_that_only_one_side_can_run_is_reported() -> None:
     only_ref, only_new, neither = (a_case(params={"m": m}) for m in (1, 2, 3))
-    a, b = partners(
-        weathered(1.0), weathered(1.0), [(case, case) for case in (EAGER, only_ref, only_new, neither)]
-    )
+    pairs = [(case, case) for case in (EAGER, only_ref, only_new, neither)]
+    a, b = partners(weathered(1.0), weathered(1.0), pairs)
 
     def without(run: Run, missing: Case, skipped: Case) -> Run:
         """`missing` cannot run on this side, `skipped` not on the other, `neither` on none."""
@@ -527,9 +523,7 @@ PINS = {"HEAD": "0.0012", "HEAD~1": "0.001", "HEAD~2": "0.001"}
 @pytest.mark.real
 @pytest.mark.parametrize("revision", PINS)
 @pytest.mark.parametrize("source", ["lib/src", "lib", "."])
-def test_a_submodule_is_checked_out_at_the_commit_of_the_revision(
-    superproject: Path, revision: str, source: str
-) -> None:
+def test_a_submodule_has_the_commit_of_the_revision(superproject: Path, revision: str, source: str) -> None:
     code = UserCode((str(superproject / "lib/bench"),), (), (str(superproject / source),))
     with code_at(revision, code) as checkout:
         (folder,) = checkout.sources
@@ -714,9 +708,8 @@ def test_a_side_compared_with_a_baseline_can_only_change_the_code(tmp_path: Path
     accelbench("run", "-b", "fake", "--quick", "-w", "honest", cwd=tmp_path)
     accelbench("baseline", "set", "main", cwd=tmp_path)
     check = ("check", "--baseline", "main", "--ab")
-    assert (
-        "does not name code of the baseline" in accelbench(*check, "mode=eager", cwd=tmp_path, code=2).stderr
-    )
+    process = accelbench(*check, "mode=eager", cwd=tmp_path, code=2)
+    assert "does not name code of the baseline" in process.stderr
     refused = accelbench(*check, f"torch={sys.executable}", cwd=tmp_path, code=2)
     assert "says nothing of fake" in refused.stderr
 

@@ -54,9 +54,8 @@ class Line:
 def concurrent_jobs(*cases: Case) -> list[set[str]]:
     """The sets of jobs that ran at the same time while the cases were verified."""
     transport: Any = Line()
-    targets = [
-        Target(name=name, backend=name, python=sys.executable) for name in ("torch", "jax", "tensorflow")
-    ]
+    names = ("torch", "jax", "tensorflow")
+    targets = [Target(name=name, backend=name, python=sys.executable) for name in names]
     with WorkerPool(targets, Settings(threads=1), sys.executable, transport=lambda *_: transport) as pool:
         pool.start(cases)
         pool.run_jobs([verify_job(case, {}, {}) for case in cases], lambda label: None)
@@ -201,9 +200,7 @@ def test_the_bytes_of_a_tree_of_arrays_are_those_of_its_leaves() -> None:
 
 
 @pytest.mark.real
-def test_jax_compiles_nothing_to_report_precision_or_to_read_host_elements(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_jax_compiles_nothing_to_report_precision_or_read_elements(caplog: pytest.LogCaptureFixture) -> None:
     jax = pytest.importorskip("jax")
     session = Jax().open("cpu", Dtype.FLOAT32, "jit", 1)
     matrix = session.put(np.arange(12, dtype=np.float32).reshape(3, 4))
@@ -262,9 +259,7 @@ WITHOUT_CUDA_S_PART = [
 @pytest.mark.real
 @pytest.mark.filterwarnings("ignore:PyTorch was compiled without cuDNN")
 @pytest.mark.parametrize("name", WITHOUT_CUDA_S_PART)
-def test_a_torch_program_for_cuda_is_traced_with_cuda_tensors(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_torch_program_for_cuda_uses_only_cuda_tensors(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """FakeTensorMode provides CUDA tensors without a GPU and without data."""
     torch = pytest.importorskip("torch")
     from torch._subclasses.fake_tensor import FakeTensorMode

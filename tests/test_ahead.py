@@ -206,7 +206,5 @@ print(*sorted(name for name in set(sys.modules) - before if not name.startswith(
 @pytest.mark.parametrize("name", ["torch", "tensorflow", "jax"])
 def test_a_process_forked_for_a_case_imports_nothing_more_of_its_framework(name: str) -> None:
     pytest.importorskip(name)
-    process = subprocess.run(
-        [sys.executable, "-c", FIRST_STEP, name], capture_output=True, text=True, check=True
-    )
-    assert process.stdout.split() == []
+    command = [sys.executable, "-c", FIRST_STEP, name]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.split() == []

@@ -80,9 +80,7 @@ def test_compare_stays_a_function_after_it_was_called() -> None:
 
 
 @pytest.mark.real
-def test_a_run_is_stored_as_the_command_line_stores_it(
-    folder: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_is_stored_as_by_the_command_line(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     records: list[Record] = []
     stages: list[str] = []
     run = benchbench.run(
@@ -299,9 +297,7 @@ def test_a_frame_can_be_made_from_a_run_name_or_folder(folder: Path) -> None:
 
 
 @pytest.mark.real
-def test_a_frame_has_the_ceilings_and_prices_of_a_report(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_frame_has_ceilings_and_prices_of_a_report(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = str(folder / "cache")
     monkeypatch.setenv("ACCELBENCH_CACHE", cache)
     command = ("doctor", "--ceilings", "-b", "fake", "-d", "cpu", "--dtype", "float32")

@@ -117,9 +117,8 @@ def test_a_command_imports_no_unneeded_module(command: list[str], needless: set[
 
 
 def test_a_worker_needs_the_standard_library_and_numpy_only() -> None:
-    program = (
-        "import sys, benchbench.worker.__main__, benchbench.workloads.operations.gemm\nprint(*sys.modules)"
-    )
+    modules = "benchbench.worker.__main__, benchbench.workloads.operations.gemm"
+    program = f"import sys, {modules}\nprint(*sys.modules)"
     process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     third_party = {"msgspec", "typer", "rich", "psutil", "pydantic"} | (HEAVY - {"numpy"})
     assert not set(process.stdout.split()) & third_party

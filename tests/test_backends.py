@@ -155,7 +155,7 @@ def test_cuda_caches_are_cleared_before_the_first_event_of_a_block(
 
 
 @pytest.mark.parametrize(("dtype", "precision"), [(Dtype.FLOAT32, "ieee"), (Dtype.TF32, "tf32")])
-def test_cuda_precision_is_set_in_every_library_and_read_back(
+def test_cuda_precision_is_set_and_read_in_every_library(
     stream: Stream, dtype: Dtype, precision: str
 ) -> None:
     session = Torch().open("cuda:0", dtype, "eager", 2)
@@ -174,9 +174,7 @@ def test_tf32_is_refused_on_a_gpu_without_it(monkeypatch: pytest.MonkeyPatch) ->
         Torch().open("cuda:0", Dtype.TF32, "eager", 2)
 
 
-def test_a_cuda_graph_is_captured_once_after_an_eager_step(
-    stream: Stream, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cuda_graph_is_captured_once_after_a_step(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
     class Graph:
         def replay(self) -> None:
             stream.diary.append("replay")
@@ -480,10 +478,9 @@ def test_a_framework_that_fails_to_import_is_listed_with_the_reason(tmp_path: Pa
     code, status, reason = BROKEN[kind]
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch/__init__.py").write_text(code)
-    listed = accelbench(
-        "devices", "-b", "torch,fake", "--format", "json", cwd=tmp_path, PYTHONPATH=str(tmp_path)
-    ).stdout
-    rows = {row["backend"]: row for row in json.loads(listed) if not row["device"].startswith("sim:")}
+    command = ("devices", "-b", "torch,fake", "--format", "json")
+    devices = json.loads(accelbench(*command, cwd=tmp_path, PYTHONPATH=str(tmp_path)).stdout)
+    rows = {row["backend"]: row for row in devices if not row["device"].startswith("sim:")}
     assert rows["torch"]["status"] == status
     assert reason in rows["torch"]["note"] + rows["torch"]["remedy"]
     assert rows["torch"]["remedy"]

@@ -67,9 +67,8 @@ def test_a_file_has_a_line_per_case() -> None:
 
 
 def test_the_oldest_of_more_than_ten_sessions_of_a_machine_is_removed(tmp_path: Path) -> None:
-    dropped = [
-        baselines.add_session(tmp_path, "main", a_session(number)) for number in (*range(1, 11), 0, 11)
-    ]
+    numbers = (*range(1, 11), 0, 11)
+    dropped = [baselines.add_session(tmp_path, "main", a_session(number)) for number in numbers]
     assert dropped == [[]] * 10 + [["RUN00"], ["RUN01"]]
     assert session_ids(tmp_path) == [f"RUN{number:02}" for number in range(2, 12)]
 
@@ -292,9 +291,8 @@ def test_the_first_session_and_a_repeated_run_are_accepted(tmp_path: Path) -> No
 
 def test_a_baseline_shows_the_spread_between_sessions(tmp_path: Path) -> None:
     for number, factor in enumerate((1.0, 1.1)):
-        baselines.add_session(
-            tmp_path, "main", digest(a_run(some_rounds(*[0.001 * factor] * 3), id=f"R{number}"))
-        )
+        run = a_run(some_rounds(*[0.001 * factor] * 3), id=f"R{number}")
+        baselines.add_session(tmp_path, "main", digest(run))
     document = baseline_document("main", baselines.read_baseline(tmp_path, "main"), LATENCY)
     (row,) = document.data
     assert row["value"] == pytest.approx(0.001 * 1.1**0.5, rel=1e-6)

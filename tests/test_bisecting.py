@@ -43,9 +43,7 @@ LATENCY = METRICS[0]
         ("torch@2.12,torch", ["2.12", "torch"]),
     ],
 )
-def test_releases_are_a_range_or_a_list(
-    text: str, labels: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_releases_are_a_range_or_list(text: str, labels: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACCELBENCH_CACHE", environment()["ACCELBENCH_CACHE"])
     row = releases("torch", text, {"torch@2.12.1": "python", "torch@old": "python", "jax@2.13": "python"})
     assert [version.label for version in row] == labels
@@ -217,9 +215,8 @@ def test_the_revision_that_brought_a_step_is_named_and_every_pair_is_stored(tmp_
 def test_revisions_that_cannot_be_measured_leave_a_range(tmp_path: Path) -> None:
     paces = ["0.001"] * 3 + ["1 / 0", "0.0011", "0.0011", "0.0011"]
     root = repository(tmp_path / "repository", paces)
-    process = accelbench(
-        "bisect", "--rev", "v0..v6", *CASES, cwd=root, code=4, ACCELBENCH_WORKLOADS=str(root / "bench")
-    )
+    variables = {"ACCELBENCH_WORKLOADS": str(root / "bench")}
+    process = accelbench("bisect", "--rev", "v0..v6", *CASES, cwd=root, code=4, **variables)
     label = git(root, "rev-parse", "--short=12", "v3")
     assert f"one of {label}, " in process.stdout
     assert "those between cannot be measured" in process.stdout
@@ -335,9 +332,7 @@ def test_an_interrupted_bisection_resumes_from_its_pairs(
 @pytest.mark.nightly
 @pytest.mark.real
 @pytest.mark.filterwarnings("ignore:code of this folder is executed")
-def test_versions_keep_their_own_defaults_when_resumed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_versions_keep_their_defaults_when_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = repository(tmp_path / "repository", ["0.001"] * 2)
     (root / "bench/stepping.py").write_text(STEPPING.replace("m: int = 16", "m: int = 32"))
     (root / "src/pace.py").write_text("SECONDS = 0.0012\n")
@@ -373,9 +368,7 @@ class Collecting(BisectObserver):
 
 @pytest.mark.real
 @pytest.mark.nightly
-def test_a_real_framework_is_imported_again_for_each_pair(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_framework_is_imported_again_for_each_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both versions are one interpreter, so that any difference is noise."""
     for name, value in environment(ACCELBENCH_WORKLOADS="").items():
         monkeypatch.setenv(name, value)
@@ -417,9 +410,7 @@ def test_a_real_framework_is_imported_again_for_each_pair(
         (("--rev", "a..b", "--good", "torch"), "Search either a backend's versions or revisions"),
     ],
 )
-def test_an_invalid_search_is_refused_before_measuring(
-    tmp_path: Path, arguments: tuple[str, ...], message: str
-) -> None:
+def test_an_invalid_search_is_refused_early(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
     process = accelbench("bisect", *arguments, cwd=tmp_path, code=2, **only())
     assert message in process.stderr
     assert "hint: " in process.stderr
@@ -499,9 +490,8 @@ def test_a_second_step_other_cases_and_contention_are_reported() -> None:
 
 
 def test_the_answer_depends_on_the_metric_and_direction() -> None:
-    assert "is larger in peak_host_bytes than 2.11: 1.049×" in answer(
-        a_bisection(metric=metric_named("peak_host_bytes"))
-    )
+    larger = answer(a_bisection(metric=metric_named("peak_host_bytes")))
+    assert "is larger in peak_host_bytes than 2.11: 1.049×" in larger
     faster = replace(a_bisection().found, step=Estimate(-0.05, -0.06, -0.04))
     assert "2.12 is faster than 2.11: 0.9512×" in answer(a_bisection(found=faster))
 

@@ -38,6 +38,13 @@ def pair(version: int, change: float, beside: int = 0) -> VersionPair:
     return VersionPair(version=version, beside=beside, change=change)
 
 
+def span_of(result: NextPair | SearchResult) -> tuple[SearchEnd, int, int]:
+    """The end of a search and its range, which must exist."""
+    assert isinstance(result, SearchResult)
+    assert result.span is not None
+    return result.end, result.span.first, result.span.last
+
+
 def ends(rules: SearchRules, *changes: float) -> list[VersionPair]:
     return [pair(rules.last, change) for change in changes or ENDS]
 
@@ -73,9 +80,7 @@ def test_a_step_among_versions_that_cannot_be_drawn_pairs_is_given_as_their_rang
         at = 5 + seed
         scene = Scene(versions=32, steps={at: 0.08}, deviation=0.02, skipped={at - 2, at - 1})
         result = searched(scene, seed)
-        assert result.end is SearchEnd.NAMED
-        assert result.span
-        assert (result.span.first, result.span.last) == (at - 2, at)
+        assert span_of(result) == (SearchEnd.NAMED, at - 2, at)
 
 
 @pytest.mark.real
@@ -86,9 +91,8 @@ def test_the_larger_of_two_steps_is_named_and_the_other_reported() -> None:
     assert sum(result.end is SearchEnd.NAMED for result in results) >= 27
     span_and_scene = zip(spans, all_scenes, strict=True)
     assert sum(span is not None and span.last in scene.steps for span, scene in span_and_scene) >= 27
-    with_second = [
-        (result, scene) for result, scene in zip(results, all_scenes, strict=True) if result.second
-    ]
+    pairs = zip(results, all_scenes, strict=True)
+    with_second = [(result, scene) for result, scene in pairs if result.second]
     assert len(with_second) >= 15
     for result, scene in with_second:
         assert result.second
@@ -100,20 +104,16 @@ def test_exact_values_need_the_minimum_number_of_pairs() -> None:
         lambda request: STEP if request.beside < 11 <= request.version else 0.0,
         rules := SearchRules(versions=32),
     )
-    assert result.span is not None
-    assert (result.end, result.span.first, result.span.last) == (SearchEnd.NAMED, 11, 11)
+    assert span_of(result) == (SearchEnd.NAMED, 11, 11)
     assert len(pairs) == LOOKS[0] + math.ceil(math.log2(rules.last)) + MIN_CONFIRMING_PAIRS
     assert result.step is not None
     assert result.step.mid == pytest.approx(STEP)
 
 
 def test_an_improvement_is_found() -> None:
-    result, _ = search(
-        lambda request: -STEP if request.beside < 3 <= request.version else 0.0, SearchRules(versions=9)
-    )
-    assert result.end is SearchEnd.NAMED
-    assert result.span is not None
-    assert result.span.last == 3
+    rules = SearchRules(versions=9)
+    result, _ = search(lambda request: -STEP if request.beside < 3 <= request.version else 0.0, rules)
+    assert span_of(result) == (SearchEnd.NAMED, 3, 3)
 
 
 def test_two_versions_need_only_the_pairs_of_the_ends() -> None:
@@ -135,9 +135,8 @@ def test_an_exhausted_search_returns_the_smallest_range() -> None:
     rules = SearchRules(versions=64, most=9)
     result = next_pair_or_result([*ends(rules), pair(32, 0.05)], rules)
     assert isinstance(result, SearchResult)
-    assert result.end is SearchEnd.RANGE
     assert result.span is not None
-    assert result.span.last <= 32
+    assert (result.end, result.span.last <= 32) == (SearchEnd.RANGE, True)
     assert result.span.probability >= rules.confidence
 
 
@@ -172,9 +171,7 @@ def test_several_cases_need_stronger_evidence_of_each() -> None:
         ((-0.05, -0.05, -0.05), False),
     ],
 )
-def test_a_version_is_confirmed_by_pairs_beside_its_predecessor(
-    changes: tuple[float, ...], expected: bool
-) -> None:
+def test_pairs_with_its_predecessor_confirm_a_version(changes: tuple[float, ...], expected: bool) -> None:
     rules = SearchRules(versions=9)
     believed = belief([*ends(rules), pair(4, 0.05), pair(3, 0.0)], rules)
     assert is_confirmed(changes, believed, rules.confidence) is expected
@@ -265,9 +262,7 @@ def test_the_narrowest_range_has_the_required_confidence(weights: list[float], c
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.floats(0.001, 1), min_size=2, max_size=30), st.sets(st.integers(1, 28)))
-def test_what_is_probed_can_be_drawn_pairs_and_lies_between_the_ends(
-    weights: list[float], skipped: set[int]
-) -> None:
+def test_the_next_version_is_measurable_and_between_the_ends(weights: list[float], skipped: set[int]) -> None:
     chances = [0.0, *(weight / math.fsum(weights) for weight in weights)]
     version, inner = median_version(chances, skipped), {*range(1, len(chances) - 1)} - skipped
     assert version in inner if inner else version is None

@@ -38,9 +38,8 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
         step_s = [factor * s for s in (0.999e-3, 1e-3, 1.001e-3)]
         records = beside_a_neighbour(*step_s) if contended else wild(3.55e-3, 0.216, factor * 0.213)
         name = f"2026010{number + 1}-030405-abcd"
-        runs.store_run(
-            tmp_path / "results", a_run(records, id=name, started=f"2026-01-0{number + 1}T03:04:05Z")
-        )
+        run = a_run(records, id=name, started=f"2026-01-0{number + 1}T03:04:05Z")
+        runs.store_run(tmp_path / "results", run)
     return tmp_path
 
 
@@ -81,8 +80,7 @@ def test_numbers_of_a_quiet_run_are_unmarked(tmp_path: Path) -> None:
     for number in range(2):
         name = f"2026010{number + 1}-030405-abcd"
         records = some_rounds(0.999e-3, 1e-3, 1.001e-3)
-        runs.store_run(
-            tmp_path / "results", a_run(records, id=name, started=f"2026-01-0{number + 1}T03:04:05Z")
-        )
+        run = a_run(records, id=name, started=f"2026-01-0{number + 1}T03:04:05Z")
+        runs.store_run(tmp_path / "results", run)
     assert len(confident_rows(parsed(tmp_path, "report", "latest"))) == 1
     assert len(confident_verdicts(parsed(tmp_path, "compare", "latest~1", "latest"))) == 1

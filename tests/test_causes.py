@@ -71,10 +71,8 @@ def test_an_error_without_readable_text_is_named_by_its_type(text: Any) -> None:
 def test_the_cause_of_an_error_is_named_once() -> None:
     outer, inner = RuntimeError("no data"), FileNotFoundError(2, "No such file", "x.npz")
     outer.__cause__ = inner
-    assert (
-        one_line(outer)
-        == "RuntimeError: no data; caused by FileNotFoundError: [Errno 2] No such file: 'x.npz'"
-    )
+    text = "RuntimeError: no data; caused by FileNotFoundError: [Errno 2] No such file: 'x.npz'"
+    assert one_line(outer) == text
     inner.__cause__ = inner
     assert one_line(inner).count("FileNotFoundError") == 1
     inner.__cause__ = outer

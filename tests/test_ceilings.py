@@ -87,9 +87,8 @@ def test_the_best_round_of_a_case_counts() -> None:
 
 
 def test_the_best_rate_of_each_device_and_quantity_is_a_ceiling() -> None:
-    copied = a_measurement(
-        iterations=1, block_s=(0.1,) * 5, cost=a_cost(flops=0, bytes=10**9, items=1, item="copy")
-    )
+    cost = a_cost(flops=0, bytes=10**9, items=1, item="copy")
+    copied = a_measurement(iterations=1, block_s=(0.1,) * 5, cost=cost)
     best = ceilings.best_rates(
         a_run_info(),
         [

@@ -13,6 +13,12 @@ from tests.tiny import EVERY
 CHAINS = [name for name, kind in EVERY.items() if issubclass(kind, Chain) and name.endswith("_train")]
 
 
+def chain_of(name: str) -> Chain:
+    network = EVERY[name]()
+    assert isinstance(network, Chain)
+    return network
+
+
 def links_that_cost(costs: list[int]) -> list[Link]:
     return [
         Link(layers=(Dense(name=f"dense{at}", inputs=cost, outputs=1),), outputs=1)
@@ -40,15 +46,12 @@ def test_equal_cuts_have_even_stages_before_the_last() -> None:
 
 
 def test_a_stage_of_gpt2_with_the_logits_has_fewer_blocks() -> None:
-    network = EVERY["gpt2_train"]()
-    assert isinstance(network, Chain)
-    assert [len(stage) for stage in cut_chain(network.links(), 2)] == [9, 5]
+    assert [len(stage) for stage in cut_chain(chain_of("gpt2_train").links(), 2)] == [9, 5]
 
 
 @pytest.mark.parametrize("name", CHAINS)
 def test_the_links_of_a_network_have_all_its_weights(name: str) -> None:
-    network = EVERY[name]().tiny()
-    assert isinstance(network, Chain)
+    network = chain_of(name).tiny()
     weights = [weight for link in network.links() for weight in weights_of(link.layers)]
     assert weights == list(network.weights())
     assert {shared for link in network.links() for shared in link.shares} <= set(weights)
@@ -62,8 +65,7 @@ def test_links_of_a_torch_module_have_the_stated_output_sizes(name: str) -> None
     torch = pytest.importorskip("torch")
     from benchbench.workloads._programs.torch_pipeline import torch_links
 
-    network = EVERY[name]().tiny()
-    assert isinstance(network, Chain)
+    network = chain_of(name).tiny()
     with torch.device("meta"):
         model = network.torch().train()
         shape = (network.batch, network.length) if hasattr(network, "length") else None

@@ -54,9 +54,9 @@ def as_partners(ref: Run, new: Run) -> tuple[Run, Run]:
     first, second = ref.info.plan[0].id, new.info.plan[0].id
     of_ref = Partner(label="rev:main", run=new.info.id, cases={first: second})
     of_new = Partner(label="here", run=ref.info.id, cases={second: first})
-    return replace(ref, info=replace(ref.info, partner=of_ref)), replace(
-        new, info=replace(new.info, partner=of_new)
-    )
+    sides = ((ref, of_ref), (new, of_new))
+    ref, new = (replace(run, info=replace(run.info, partner=partner)) for run, partner in sides)
+    return ref, new
 
 
 # Verdicts
@@ -94,10 +94,10 @@ def test_a_case_with_different_defaults_is_judged_with_a_note() -> None:
 
 def test_a_check_against_code_and_against_sessions_judges_a_changed_computation() -> None:
     ref, new = map(digest, as_partners(a_version(BEFORE, id="A"), a_version(AFTER, 1.2e-3, id="B")))
-    sessions = [
-        digest(a_version(BEFORE, id=f"S{day}", started=f"2026-01-{day + 1:02d}T00:00:00Z"))
-        for day in range(6)
+    days: list[dict[str, Any]] = [
+        {"id": f"S{day}", "started": f"2026-01-{day + 1:02d}T00:00:00Z"} for day in range(6)
     ]
+    sessions = [digest(a_version(BEFORE, **day)) for day in days]
     for result in (check_interleaved(ref, new, RULES), decide(sessions, new, RULES)):
         (finding,) = result.findings
         assert finding.verdict is Verdict.SLOWER
@@ -214,10 +214,8 @@ def test_a_parameter_or_model_missing_on_one_side_does_not_prevent_the_plan() ->
         ["batch", "depth", "heads"],
     ]
     infos = sides(None, a_model())
-    assert [[case.status for case in info.left_out] for info in infos] == [
-        [Status.UNSUPPORTED],
-        [Status.SKIPPED],
-    ]
+    statuses = [[case.status for case in info.left_out] for info in infos]
+    assert statuses == [[Status.UNSUPPORTED], [Status.SKIPPED]]
 
 
 def test_an_error_in_a_sides_file_is_reported_when_measured() -> None:

@@ -95,6 +95,12 @@ def only(result: GateResult) -> CaseFinding:
     return finding
 
 
+def first(finding: CaseFinding) -> Any:
+    """The first test of a case, which must exist."""
+    assert finding.first is not None
+    return finding.first
+
+
 def records_of(*records: Any, **over: Any) -> Digest:
     return digest(a_run([record for group in records for record in group], **over))
 
@@ -112,9 +118,8 @@ def test_a_change_is_a_regression_only_when_confirmed() -> None:
     assert exit_code(flagged) == 13
     confirmed = only(decide(sessions, a_new(1.1), RULES, again(1.09)))
     assert confirmed.verdict is Verdict.SLOWER
-    assert confirmed.first is not None
     assert confirmed.confirmation is not None
-    assert confirmed.first.ratio == pytest.approx(1.1, rel=1e-3)
+    assert first(confirmed).ratio == pytest.approx(1.1, rel=1e-3)
     assert confirmed.confirmation.ratio == pytest.approx(1.09, rel=1e-3)
     unconfirmed = only(decide(sessions, a_new(1.1), RULES, again(1.0)))
     assert unconfirmed.verdict is Verdict.SAME
@@ -127,15 +132,13 @@ def test_a_change_is_a_regression_only_when_confirmed() -> None:
 )
 def test_a_check_without_confirmation_decides_at_once(factor: float, verdict: Verdict) -> None:
     result = decide(a_baseline(), a_new(factor), ONE_STAGE)
-    assert only(result).verdict is verdict
-    assert result.flagged == []
+    assert (only(result).verdict, result.flagged) == (verdict, [])
 
 
 def test_a_significant_change_within_the_threshold_is_not_flagged() -> None:
     rules = replace(RULES, thresholds=(Rule("", 0.1, "--max-slowdown"),))
     result = decide(a_baseline(), a_new(1.08), rules)
-    assert only(result).first is not None
-    assert only(result).first.p < 0.001  # type: ignore[union-attr]
+    assert first(only(result)).p < 0.001
     assert not result.flagged
     assert only(result).verdict is Verdict.SAME
 
@@ -177,12 +180,9 @@ def test_verdicts_on_few_sessions_are_provisional_with_an_assumed_spread() -> No
     assert (shared.verdict, shared.reason) == snapshot(
         (Verdict.INCONCLUSIVE, "4 more sessions on other days would show how they differ")
     )
-    assert (dedicated.verdict, dedicated.reason) == snapshot(
-        (Verdict.PROVISIONAL, "slower, on 1 of 5 sessions")
-    )
-    assert shared.first is not None
-    assert dedicated.first is not None
-    assert shared.first.mde > 0.4 > 0.2 > dedicated.first.mde
+    assert dedicated.verdict is Verdict.PROVISIONAL
+    assert dedicated.reason == snapshot("slower, on 1 of 5 sessions")
+    assert first(shared).mde > 0.4 > 0.2 > first(dedicated).mde
     assert not only(decide(a_baseline(), a_new(1.0), RULES)).provisional
 
 
@@ -235,7 +235,8 @@ def test_a_case_that_fails_in_the_second_measurement_is_broken() -> None:
 
 def test_a_failure_in_the_baseline_does_not_fail_a_check() -> None:
     failing = records_of([a_record(a_failure())], some_rounds(*STEADY, case=a_case(params={"m": 1})))
-    assert decide([failing], failing, RULES).findings[0].verdict is Verdict.INSUFFICIENT
+    result = decide([failing], failing, RULES)
+    assert (result.findings[0].verdict, result.missing) == (Verdict.INSUFFICIENT, ())
     working = decide([failing], a_new(1.0), RULES).findings[0]
     assert working.verdict is Verdict.NEW
     assert working.reason == snapshot("failed before: crashed: worker killed by signal 11")
@@ -331,9 +332,8 @@ def test_incomparable_sessions_are_skipped() -> None:
     warming = a_baseline(factors=[3.0], id="WARMING", side={"unsteady": 1})
     short = [a_digest([(a_case(), [3e-3, 3e-3])], id="SHORT")]
     finding = only(decide([*good, *other_settings, *warming, *short], a_new(1.0), RULES))
-    assert finding.first is not None
-    assert finding.first.against == len(good)
-    assert finding.first.ratio == pytest.approx(1.0, abs=1e-3)
+    assert first(finding).against == len(good)
+    assert first(finding).ratio == pytest.approx(1.0, abs=1e-3)
 
 
 def test_other_versions_are_suspects_or_incomparable_with_strict_env() -> None:
@@ -352,9 +352,10 @@ def test_other_versions_are_suspects_or_incomparable_with_strict_env() -> None:
         (a_digest([(a_case(), STEADY[:2])]), "latency_s is known of 2 processes, a test needs 3"),
         (a_digest([(a_case(), [])]), "latency_s is known of 0 processes, a test needs 3"),
         (a_new(1.2, side={"unsteady": 2}), "still warming up when measured, in 2 processes"),
+        (a_digest([(a_case(), (1.0, 1.0, 2.5))]), "processes disagree: 1.00, 1.00, 2.50 s"),
     ],
 )
-def test_too_few_or_unsteady_processes_are_insufficient(new: Digest, reason: str) -> None:
+def test_too_few_unsteady_or_disagreeing_processes_are_insufficient(new: Digest, reason: str) -> None:
     result = decide(a_baseline(), new, RULES)
     assert only(result).verdict is Verdict.INSUFFICIENT
     assert only(result).reason == reason
@@ -364,8 +365,7 @@ def test_too_few_or_unsteady_processes_are_insufficient(new: Digest, reason: str
 def test_a_lower_rate_is_slower(name: str) -> None:
     finding = only(decide(a_baseline(), a_new(1.1), replace(ONE_STAGE, metrics=(METRIC[name],))))
     assert finding.verdict is Verdict.SLOWER
-    assert finding.first is not None
-    assert finding.first.ratio == pytest.approx(1 / 1.1, rel=1e-3)
+    assert first(finding).ratio == pytest.approx(1 / 1.1, rel=1e-3)
 
 
 def test_several_metrics_are_one_family() -> None:
@@ -409,9 +409,8 @@ def test_an_unmeasured_metric_is_insufficient(metric: Metric) -> None:
 
 
 def in_turn(ref: Sequence[float], new: Sequence[float], **over: Any) -> Confirmation:
-    return Confirmation(
-        ref=a_digest([(a_case(), ref)], id="REF"), new=a_digest([(a_case(), new)], id="AGAIN", **over)
-    )
+    again = a_digest([(a_case(), new)], id="AGAIN", **over)
+    return Confirmation(ref=a_digest([(a_case(), ref)], id="REF"), new=again)
 
 
 def test_a_change_common_to_both_sides_is_not_confirmed() -> None:
@@ -427,10 +426,9 @@ def test_a_change_common_to_both_sides_is_not_confirmed() -> None:
     )
     finding = only(decide(a_baseline(), a_new(1.1), rules, slower_code))
     assert finding.verdict is Verdict.SLOWER
-    assert finding.confirmation is not None
-    assert finding.confirmation.in_turn
-    assert finding.confirmation.against == 3
-    assert finding.confirmation.family == 1
+    second = finding.confirmation
+    assert second is not None
+    assert (second.in_turn, second.against, second.family) == (True, 3, 1)
 
 
 @pytest.mark.parametrize(
@@ -443,9 +441,7 @@ def test_a_change_common_to_both_sides_is_not_confirmed() -> None:
         (Confirmation(ref=a_new(1.1), new=records_of([a_record(a_failure())])), Verdict.BROKEN),
     ],
 )
-def test_a_second_measurement_without_pairs_does_not_pass(
-    confirmation: Confirmation, verdict: Verdict
-) -> None:
+def test_a_confirmation_without_pairs_does_not_pass(confirmation: Confirmation, verdict: Verdict) -> None:
     finding = only(decide(a_baseline(), a_new(1.1), replace(RULES, interleaved=True), confirmation))
     assert finding.verdict is verdict
     assert finding.reason.startswith("measured again: ")
@@ -557,11 +553,6 @@ def test_missing_records_make_a_run_incomplete(new: Digest, reason: str | None) 
         assert "PASS" not in shown_as("terminal", Gate(name="main", result=result))
 
 
-def test_a_failed_case_is_no_missing_record() -> None:
-    failing = records_of([a_record(a_failure())], some_rounds(*STEADY, case=a_case(params={"m": 1})))
-    assert decide([failing], failing, RULES).missing == ()
-
-
 # Properties
 
 
@@ -571,10 +562,8 @@ def test_the_order_of_sessions_does_not_matter(order: list[int], new: list[float
     sessions, run = a_baseline(), a_digest([(a_case(), new)])
     plain = only(decide(sessions, run, ONE_STAGE))
     shuffled = only(decide([sessions[index] for index in order], run, ONE_STAGE))
-    assert plain.first is not None
-    assert shuffled.first is not None
-    assert shuffled.first.ratio == pytest.approx(plain.first.ratio)
-    assert shuffled.first.p_holm == pytest.approx(plain.first.p_holm)
+    assert first(shuffled).ratio == pytest.approx(first(plain).ratio)
+    assert first(shuffled).p_holm == pytest.approx(first(plain).p_holm)
 
 
 # Contention
@@ -633,8 +622,7 @@ def test_contended_runs_are_never_decided(factor: float, sessions: list[Digest])
 def test_contended_sessions_do_not_count() -> None:
     disturbed = a_baseline(factors=(2.0,) * 6, side=BUSY)
     finding = only(decide([*a_baseline()[:5], *disturbed[5:]], a_new(1.0), ONE_STAGE))
-    assert finding.first is not None
-    assert (finding.verdict, finding.first.against) == (Verdict.SAME, 5)
+    assert (finding.verdict, first(finding).against) == (Verdict.SAME, 5)
     no_session = only(decide(disturbed, a_new(1.0), ONE_STAGE))
     assert (no_session.verdict, no_session.reason) == snapshot(
         (
@@ -642,13 +630,6 @@ def test_contended_sessions_do_not_count() -> None:
             "no session has latency_s of 3 processes that were steady, agreed and were not contended",
         )
     )
-
-
-def test_a_run_whose_processes_disagree_is_insufficient() -> None:
-    disagreeing = a_digest([(a_case(), (1.0, 1.0, 2.5))])
-    finding = only(decide(a_baseline(), disagreeing, ONE_STAGE))
-    assert finding.verdict is Verdict.INSUFFICIENT
-    assert finding.reason == "processes disagree: 1.00, 1.00, 2.50 s"
 
 
 def test_a_digest_has_the_contention_of_a_case() -> None:
@@ -673,9 +654,9 @@ def test_sessions_of_one_day_count_once() -> None:
     assert only(decide(days, run, ONE_STAGE)).verdict is Verdict.SLOWER
     finding = only(decide(on_one_day(days), run, ONE_STAGE))
     assert (finding.verdict, finding.provisional) == (Verdict.INCONCLUSIVE, True)
-    assert finding.first is not None
-    assert (finding.first.against, finding.spread) == (1, None)
-    assert finding.first.mde == pytest.approx(only(decide(days[:1], run, ONE_STAGE)).first.mde, rel=0.01)  # type: ignore[union-attr]
+    assert (first(finding).against, finding.spread) == (1, None)
+    one_day = only(decide(days[:1], run, ONE_STAGE))
+    assert first(finding).mde == pytest.approx(first(one_day).mde, rel=0.01)
     assert only(decide(on_one_day(days), a_new(3.0), ONE_STAGE)).verdict is Verdict.PROVISIONAL
 
 
@@ -691,9 +672,7 @@ def test_sessions_of_one_day_count_once() -> None:
         (["2026-01-01", "once", "2026-01-01"], [0, 1, 0], [0, 1, 0]),
     ],
 )
-def test_days_and_hours_begin_with_their_first_session(
-    started: list[str], days: list[int], hours: list[int]
-) -> None:
+def test_days_and_hours_begin_with_a_session(started: list[str], days: list[int], hours: list[int]) -> None:
     assert days_of(started) == days
     assert hours_of(started) == hours
 
@@ -715,10 +694,8 @@ def test_the_unit_of_time_does_not_matter(new: list[float], factor: float) -> No
         return only(decide(sessions, a_digest([(a_case(), [scale * v for v in new])]), ONE_STAGE))
 
     plain, scaled = found(1.0), found(factor)
-    assert plain.first is not None
-    assert scaled.first is not None
-    assume(abs(abs(math.log(plain.first.ratio)) - math.log1p(plain.threshold)) > 1e-9)
-    assert scaled.first.ratio == pytest.approx(plain.first.ratio)
+    assume(abs(abs(math.log(first(plain).ratio)) - math.log1p(plain.threshold)) > 1e-9)
+    assert first(scaled).ratio == pytest.approx(first(plain).ratio)
     assert scaled.verdict is plain.verdict
 
 
@@ -727,11 +704,9 @@ def test_more_cases_raise_the_adjusted_p_values(others: int) -> None:
     noisy, policy = (1.0, 1.03, 0.97, 1.02, 0.98, 1.0), replace(ONE_STAGE, variance=Variance.OWN)
     result = decide(a_baseline(*some_cases(others + 1), factors=noisy), a_new(1.07, *[1.0] * others), policy)
     single = only(decide(a_baseline(factors=noisy), a_new(1.07), policy))
-    assert single.first is not None
-    assert result.findings[0].first is not None
-    assert result.findings[0].first.p == pytest.approx(single.first.p)
-    assert result.findings[0].first.p_holm >= single.first.p_holm - 1e-12
-    assert result.findings[0].first.mde >= single.first.mde - 1e-12
+    assert first(result.findings[0]).p == pytest.approx(first(single).p)
+    assert first(result.findings[0]).p_holm >= first(single).p_holm - 1e-12
+    assert first(result.findings[0]).mde >= first(single).mde - 1e-12
 
 
 # Output
@@ -746,10 +721,8 @@ def every_verdict() -> GateResult:
     sessions = a_baseline(*baseline_cases)
     for number, session in enumerate(sessions):
         side = session.cases[cases[shaky].id]
-        values: dict[str, tuple[float | None, ...]] = {
-            "latency_s": tuple(v * (1 + 0.1 * number) for v in STEADY)
-        }
-        session.cases[cases[shaky].id] = replace(side, values=values)
+        latencies = tuple(v * (1 + 0.1 * number) for v in STEADY)
+        session.cases[cases[shaky].id] = replace(side, values={"latency_s": latencies})
     for session in sessions[2:]:
         del session.cases[cases[Verdict.PROVISIONAL].id]
     factors = {Verdict.SLOWER: 1.2, Verdict.FASTER: 0.8, Verdict.PROVISIONAL: 3.0}

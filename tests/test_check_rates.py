@@ -166,9 +166,7 @@ def test_a_change_of_the_mde_is_found_four_times_in_five(
 @pytest.mark.real
 @pytest.mark.parametrize(("processes", "between"), [(3, 0.01), (5, 0.02), (10, 0.005)])
 @pytest.mark.parametrize("confirm", [True, False], ids=["two stages", "one"])
-def test_a_change_of_the_mde_is_found_in_pairs_four_times_in_five(
-    processes: int, between: float, confirm: bool
-) -> None:
+def test_pairs_find_a_change_of_the_mde_as_often(processes: int, between: float, confirm: bool) -> None:
     source, hits, policy = np.random.default_rng(processes), 0, replace(RULES, confirm=confirm)
     for _ in range(REPEATS):
         medians = session_medians(source, (6, 5, processes), 0.0, between, count=10)
@@ -205,9 +203,7 @@ def calls(folder: Path, cases: int, sessions: int) -> int:
 @pytest.mark.nightly
 @pytest.mark.real
 @pytest.mark.parametrize(("cases", "sessions"), [(4, 1), (1, 4)], ids=["cases", "sessions"])
-def test_the_duration_of_a_check_is_proportional_to_cases_and_sessions(
-    tmp_path: Path, cases: int, sessions: int
-) -> None:
+def test_checking_takes_linear_time_in_cases_and_sessions(tmp_path: Path, cases: int, sessions: int) -> None:
     few = calls(tmp_path / "few", 50, 2)
     many = calls(tmp_path / "many", 50 * cases, 2 * sessions)
     assert many <= 4.4 * few

@@ -56,9 +56,7 @@ def test_processes_of_a_job_end_at_its_timeout(tmp_path: Path, sleep: str) -> No
 @pytest.mark.real
 @LINUX
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL], ids=str)
-def test_every_end_of_the_program_ends_its_processes(
-    tmp_path: Path, sleep: str, number: signal.Signals
-) -> None:
+def test_ending_the_program_ends_its_processes(tmp_path: Path, sleep: str, number: signal.Signals) -> None:
     process = start_accelbench(*RUN, "-w", "abandoning", cwd=tmp_path)
     wait_for(lambda: len(processes_mentioning(sleep)) >= 3)
     process.send_signal(number)

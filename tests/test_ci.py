@@ -326,9 +326,8 @@ def test_an_invalid_output_is_a_usage_error(two_runs: Path, output: str) -> None
 
 
 def test_a_summary_that_cannot_be_written_has_exit_code_6(two_runs: Path) -> None:
-    accelbench(
-        *("compare", "A1", "B2", "--out", "github"), cwd=two_runs, code=6, GITHUB_STEP_SUMMARY=str(two_runs)
-    )
+    command = ("compare", "A1", "B2", "--out", "github")
+    accelbench(*command, cwd=two_runs, code=6, GITHUB_STEP_SUMMARY=str(two_runs))
 
 
 def test_export_prints_a_single_file_and_writes_several_to_a_folder(two_runs: Path) -> None:
@@ -343,8 +342,6 @@ def test_export_prints_a_single_file_and_writes_several_to_a_folder(two_runs: Pa
 
 
 @pytest.mark.parametrize("command", [("export", "B2", "--to"), ("report", "B2", "--format")])
-def test_an_unknown_format_is_a_usage_error_with_a_suggestion(
-    two_runs: Path, command: tuple[str, ...]
-) -> None:
+def test_an_unknown_format_is_an_error_with_a_suggestion(two_runs: Path, command: tuple[str, ...]) -> None:
     process = accelbench(*command, "gha-benchmrk", cwd=two_runs, code=2)
     assert "Did you mean 'gha-benchmark'?" in process.stderr

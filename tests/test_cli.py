@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import typer
 from inline_snapshot import snapshot
 
 from benchbench.cli.app import app, import_commands
-from benchbench.cli.help import EXAMPLES, PANELS, arranged
+from benchbench.cli.help import EXAMPLES, arranged
 from tests.program import accelbench, processes_mentioning, records, rows, start_accelbench, wait_for
 
 FAKE = ("run", "-b", "fake", "-d", "cpu", "--quick")
@@ -146,49 +145,6 @@ def test_the_order_of_cases_follows_the_seed(tmp_path: Path) -> None:
     assert orders[0][:5] != orders[0][5:10]
 
 
-@pytest.mark.real
-def test_a_workload_is_added_by_one_file(tmp_path: Path) -> None:
-    folder = tmp_path / "mine"
-    folder.mkdir()
-    (folder / "twice.py").write_text(
-        textwrap.dedent(
-            '''
-            """C = 2 A B."""
-            from dataclasses import dataclass
-            from benchbench.workloads.base import Operation, Program
-            from benchbench.workloads.operations.gemm import Gemm
-
-            @dataclass(frozen=True)
-            class Twice(Operation):
-                n: int = 16
-                summary = "twice a product"
-                reduction = property(lambda self: self.n)
-                output_shape = property(lambda self: (self.n, self.n))
-
-                def cost(self, dtype):
-                    return Gemm(self.n, self.n, self.n).cost(dtype)
-
-                def tiny(self):
-                    return Twice(4)
-
-                def arrays(self, draw):
-                    return {"a": draw.normal("a", self.n, self.n), "b": draw.normal("b", self.n, self.n)}
-
-                def reference(self, arrays, index):
-                    a, b = arrays["a"].astype("f8"), arrays["b"].astype("f8")
-                    return (2 * a @ b)[tuple(index.T)]
-
-                def build_fake(self, place, arrays):
-                    return Program(lambda a, b: 2 * a @ b, (place.put(arrays["a"]), place.put(arrays["b"])))
-            '''
-        )
-    )
-    listed = accelbench("list", "workloads", cwd=tmp_path, ACCELBENCH_WORKLOADS="mine").stdout
-    assert "twice a product" in listed
-    accelbench(*ONCE, "-w", "twice", cwd=tmp_path, ACCELBENCH_WORKLOADS="mine")
-    assert [row["status"] for row in rows(tmp_path)] == ["ok"]
-
-
 CONV2D = ("run", "-b", "fake", "-w", "conv2d")
 
 
@@ -301,9 +257,7 @@ def hanging_run(tmp_path: Path, shell: str = "") -> subprocess.Popen[str]:
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)], ids=str
 )
-def test_a_signal_keeps_finished_cases_and_ends_children(
-    tmp_path: Path, number: signal.Signals, code: int
-) -> None:
+def test_a_signal_keeps_cases_and_ends_children(tmp_path: Path, number: signal.Signals, code: int) -> None:
     process = hanging_run(tmp_path)
     process.send_signal(number)
     _, errors = process.communicate(timeout=30)
@@ -366,14 +320,6 @@ def test_killing_the_program_leaves_no_process_and_keeps_finished_cases(tmp_path
     process.communicate()
     wait_for(lambda: not processes_mentioning(f" {process.pid}"), 10)
     assert {row["workload"]: row["status"] for row in rows(tmp_path)}["honest"] == "ok"
-
-
-def test_the_help_of_run_has_panels_and_one_example_per_line(tmp_path: Path) -> None:
-    output = accelbench("run", "--help", cwd=tmp_path, COLUMNS="80").stdout
-    panels = re.findall(r"╭─ (.+?) ─", output)
-    assert panels == ["Arguments", "Options", *PANELS]
-    assert "list[str]" not in output
-    assert output.split("╭")[0].count("\n accelbench ") == 4
 
 
 def test_every_example_of_every_verb_fits_into_a_line_of_80_columns() -> None:

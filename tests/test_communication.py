@@ -150,10 +150,8 @@ def test_a_table_has_the_computing_time_of_each_rank() -> None:
     profile = of_stages(0.08, 0.05)
     table = operator_table(a_profiled(profile), profile, 0.01)
     assert [rank.computing_s for rank in table.ranks] == pytest.approx([0.008, 0.005])
-    assert columns_of(profile_document([table], 5, Path("R")), 1)["computing"] == (
-        "8.00 ms (80.0 %)",
-        "5.00 ms (50.0 %)",
-    )
+    columns = columns_of(profile_document([table], 5, Path("R")), 1)
+    assert columns["computing"] == ("8.00 ms (80.0 %)", "5.00 ms (50.0 %)")
 
 
 PIPELINE = a_case(placement=Placement(devices=2, strategy=Strategy.PIPELINE))
@@ -233,9 +231,7 @@ def test_a_run_has_the_idle_share_of_pipeline_stages(tmp_path: Path) -> None:
 
 
 @pytest.mark.real
-def test_ranks_are_profiled_together_and_all_traces_stored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranks_are_profiled_together_with_all_traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACCELBENCH_WORKLOADS", str(WORKLOADS))
     choice: dict[str, Any] = {"workloads": "imbalanced", "backends": "fake", "devices": "cpu"}
     run = benchbench.run(**choice, preset="brief", rounds=1, profile=True, results=tmp_path)

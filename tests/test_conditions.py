@@ -32,24 +32,21 @@ def notes_of(*outcomes: Measurement) -> list[str]:
     return [note.text for note in conditions.condition_notes(outcomes)]
 
 
-def test_cpu_time_beyond_the_cases_is_attributed_to_others() -> None:
-    measurement = with_telemetry(busy_s=rising(1.9), own_s=rising(0.1))  # the case uses 1.5 CPUs
-    assert conditions.other_cores([measurement]) == pytest.approx(0.3)
+SHORT = a_watched(a_telemetry(at_s=(0.125, 0.375), busy_s=(0.0, 0.5), own_s=(0.0, 0.0)), 0.4)
 
 
-def test_clock_ticks_below_the_cases_time_mean_no_others() -> None:
-    assert conditions.other_cores([with_telemetry(busy_s=rising(1.4))]) == 0.0
-
-
-def test_rounds_are_judged_together() -> None:
-    rounds = [with_telemetry(busy_s=rising(1.5)), with_telemetry(busy_s=rising(2.3))]
-    assert conditions.other_cores(rounds) == pytest.approx(0.4)
-
-
-def test_windows_are_judged_from_half_a_second_in_all() -> None:
-    short = a_watched(a_telemetry(at_s=(0.125, 0.375), busy_s=(0.0, 0.5), own_s=(0.0, 0.0)), 0.4)
-    assert conditions.other_cores([short]) is None
-    assert conditions.other_cores([short, short]) == pytest.approx(0.5)
+@pytest.mark.parametrize(
+    ("rounds", "cores"),
+    [
+        ([with_telemetry(busy_s=rising(1.9), own_s=rising(0.1))], 0.3),  # the case uses 1.5 CPUs
+        ([with_telemetry(busy_s=rising(1.4))], 0.0),  # clock ticks below the case's time
+        ([with_telemetry(busy_s=rising(1.5)), with_telemetry(busy_s=rising(2.3))], 0.4),
+        ([SHORT], None),  # less than half a second in all
+        ([SHORT, SHORT], 0.5),
+    ],
+)
+def test_remaining_cpu_time_is_attributed_to_others(rounds: list[Measurement], cores: float | None) -> None:
+    assert conditions.other_cores(rounds) == (cores if cores is None else pytest.approx(cores))
 
 
 @pytest.mark.parametrize(
@@ -135,9 +132,7 @@ def test_a_clock_below_three_quarters_of_the_usual_is_marked() -> None:
 @pytest.mark.parametrize(
     ("stopped_s", "contended"), [(0.0, False), (0.019, False), (0.021, True), (1.0, True)]
 )
-def test_a_case_throttled_by_a_quota_for_a_hundredth_of_its_time_is_contended(
-    stopped_s: float, contended: bool
-) -> None:
+def test_a_quota_that_throttles_a_hundredth_of_the_time_is_noted(stopped_s: float, contended: bool) -> None:
     """The limit of two CPUs in a second between the first sample and the last."""
     notes = conditions.contended([throttled(stopped_s)])
     assert [item.kind for item in notes] == [NoteKind.QUOTA] * contended
@@ -177,9 +172,7 @@ def marked(count: int) -> Measurement:
 @pytest.mark.parametrize(
     ("counts", "throttled"), [((1,), False), ((2,), True), ((2, 0), False), ((2, 1), True)]
 )
-def test_a_case_is_throttled_when_more_than_a_tenth_of_its_samples_are(
-    counts: tuple[int, ...], throttled: bool
-) -> None:
+def test_a_case_is_throttled_from_a_tenth_of_its_samples(counts: tuple[int, ...], throttled: bool) -> None:
     notes = notes_of(*(marked(count) for count in counts))
     share = f"{10 * sum(counts) / len(counts):.1f}"
     samples = 10 * len(counts)
@@ -236,9 +229,7 @@ def test_energy_without_two_seconds_of_a_counter_has_a_reason(
     gaps=st.lists(st.floats(0, 10), max_size=5),
     length=st.floats(0, 100),
 )
-def test_energy_is_positive_or_there_is_a_reason(
-    joules: list[float], gaps: list[float], length: float
-) -> None:
+def test_energy_is_positive_or_has_a_reason(joules: list[float], gaps: list[float], length: float) -> None:
     count = min(len(joules), len(gaps))
     at_s = tuple(sum(gaps[: number + 1]) for number in range(count))
     energy_or_reason = energy(tuple(joules[:count]), at_s, max(length, sum(gaps)))

@@ -213,12 +213,8 @@ def test_rounding_to_a_dtype_is_to_the_nearest_even() -> None:
     values = np.random.default_rng(0).standard_normal(10_000).astype(np.float32)
     from benchbench.workloads.base import rounded
 
-    np.testing.assert_array_equal(
-        rounded(values, Dtype.BFLOAT16), values.astype(ml_dtypes.bfloat16).astype(np.float32)
-    )
-    np.testing.assert_array_equal(
-        rounded(values, Dtype.FLOAT16), values.astype(np.float16).astype(np.float32)
-    )
+    for dtype, scalar in ((Dtype.BFLOAT16, ml_dtypes.bfloat16), (Dtype.FLOAT16, np.float16)):
+        np.testing.assert_array_equal(rounded(values, dtype), values.astype(scalar).astype(np.float32))
 
 
 def test_a_non_finite_result_has_an_infinite_error() -> None:

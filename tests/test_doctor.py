@@ -283,9 +283,7 @@ def no_library(name: None) -> object:
         (no_library, "this system has no adjtimex"),
     ],
 )
-def test_the_kernel_knows_whether_its_clock_is_synchronised(
-    load: Callable[[None], object], expected: bool | str
-) -> None:
+def test_clock_synchronisation_is_detected(load: Callable[[None], object], expected: bool | str) -> None:
     assert clocks.wall_clock(load) == expected
 
 

@@ -29,6 +29,7 @@ from benchbench.documents.comparison import comparison_document
 from benchbench.documents.run import report_document
 from benchbench.judging.comparison import compare_runs
 from benchbench.judging.variance import add_drifts
+from benchbench.model.record import Record
 from benchbench.model.run import Run
 from benchbench.model.status import Verdict
 from benchbench.stats import Difference
@@ -175,25 +176,24 @@ def test_the_chi_square_p_value_is_accurate_at_its_limit(degrees: int) -> None:
     assert _chi_square_p(limit, degrees) == pytest.approx(UNEVEN_SIGNIFICANCE, rel=0.05)
 
 
+def rounds_of_all(*seconds: float) -> list[Record]:
+    return [record for case in CASES for record in some_rounds(*seconds, case=case)]
+
+
 DRIFTING = [1e-3 * (1 + 0.01 * number) for number in range(5)]
 
 
 def test_a_report_notes_a_drift_at_the_top_and_in_json() -> None:
-    report = report_document(
-        a_run([record for case in CASES for record in some_rounds(*DRIFTING, case=case)])
-    )
+    report = report_document(a_run(rounds_of_all(*DRIFTING)))
     text = "drifted: steps became 4.00 % slower from the first round to the last, in 6 cases together"
     assert text in report.facts
     assert report.data["run"]["notes"] == [text]
-    calm = report_document(
-        a_run([record for case in CASES for record in some_rounds(*[1e-3] * 5, case=case)])
-    )
+    calm = report_document(a_run(rounds_of_all(*[1e-3] * 5)))
     assert calm.data["run"]["notes"] == []
 
 
 def test_fewer_than_three_rounds_have_no_drift() -> None:
-    run = a_run([record for case in CASES for record in some_rounds(1e-3, 1.5e-3, case=case)])
-    assert digest(run).drift is None
+    assert digest(a_run(rounds_of_all(1e-3, 1.5e-3))).drift is None
 
 
 # Comparisons of stored runs
@@ -230,8 +230,7 @@ def test_the_variance_of_a_drift_has_one_degree_of_freedom() -> None:
 
 
 def test_a_comparison_names_the_side_that_drifted() -> None:
-    wild = a_run([record for case in CASES for record in some_rounds(*DRIFTING, case=case)])
-    calm = a_run([record for case in CASES for record in some_rounds(*CALM, case=case)])
+    wild, calm = a_run(rounds_of_all(*DRIFTING)), a_run(rounds_of_all(*CALM))
     comparison = compare_runs(calm, wild)
     assert list(comparison.drifts) == ["new"]
     (line,) = [fact for fact in comparison_document(comparison, ()).facts if "drifted" in fact]

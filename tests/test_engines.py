@@ -216,9 +216,7 @@ def test_scales_are_not_fused_into_float64_products(
     assert engine.disabled == disabled
 
 
-def test_runs_on_a_gpu_are_synchronised_once_per_block(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_runs_on_a_gpu_are_synchronised_once_per_block(monkeypatch: pytest.MonkeyPatch) -> None:
     diary: list[Any] = []
     module = Engine([CUDA], starts=CUDA).module()
     vars(module).update(

@@ -118,9 +118,7 @@ def test_a_quota_is_rounded_down_to_threads_and_at_least_one(
         assert environment.machine(root, search_path=str(tmp_path)).cpu_quota == quota / 100_000
 
 
-def test_a_quota_describes_the_machine_only_if_it_limits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_a_limiting_quota_describes_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "allowed_cpus", lambda: (0, 1))
     files = {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "200000 100000\n"}
     assert environment.cpu_quota(tree(tmp_path, files)) is None
@@ -342,22 +340,15 @@ def test_variables_of_frameworks_are_inherited(name: str) -> None:
 def test_only_variables_that_change_computation_are_recorded() -> None:
     parent = {"XLA_FLAGS": "--x", "CC": "gcc-13", "PATH": "/bin", "HOME": "/root", "GITHUB_TOKEN": "canary"}
     assert variables.tuning_variables(parent) == {"CC": "gcc-13", "XLA_FLAGS": "--x"}
-    assert (
-        variables.tuning_variables(parent).items() <= variables.worker_environment(STEADY, {}, parent).items()
-    )
+    tuning = variables.tuning_variables(parent)
+    assert tuning.items() <= variables.worker_environment(STEADY, {}, parent).items()
 
 
 def test_requested_threads_override_the_shell() -> None:
-    environment_variables = variables.worker_environment(
-        STEADY, {}, {"OMP_NUM_THREADS": "64", "OMP_PROC_BIND": "close"}
-    )
-    assert (
-        environment_variables["OMP_NUM_THREADS"]
-        == environment_variables["MKL_NUM_THREADS"]
-        == environment_variables["OPENBLAS_NUM_THREADS"]
-        == "3"
-    )
-    assert environment_variables["OMP_PROC_BIND"] == "close"
+    shell = {"OMP_NUM_THREADS": "64", "OMP_PROC_BIND": "close"}
+    worker = variables.worker_environment(STEADY, {}, shell)
+    assert {worker[f"{name}_NUM_THREADS"] for name in ("OMP", "MKL", "OPENBLAS")} == {"3"}
+    assert worker["OMP_PROC_BIND"] == "close"
 
 
 def test_variables_of_the_backend_take_precedence() -> None:

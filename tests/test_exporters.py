@@ -350,9 +350,8 @@ def test_x2_no_field_of_csv_begins_like_a_formula() -> None:
     report = hostile_report()
     content = Csv().export(report)["report.csv"].decode()
     lines = list(csv.reader(io.StringIO(content, newline="")))
-    assert not [
-        field for line in lines for field in line if field.startswith(("=", "+", "-", "@", "\t", "\r"))
-    ]
+    formula = ("=", "+", "-", "@", "\t", "\r")
+    assert not [field for line in lines for field in line if field.startswith(formula)]
     assert len(content.splitlines()) == len(lines) == 1 + len(report.rows)
 
 

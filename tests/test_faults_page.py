@@ -14,10 +14,8 @@ ROWS = re.findall(r"^\| ([WRFSMEXHA][0-9]+) \|.*\| ([^|]+) \|$", PAGE, re.MULTIL
 def test_every_fault_of_the_catalogue_is_listed_once() -> None:
     ids = [name for name, _ in ROWS if name[0] in CATALOGUE]
     assert len({name for name, _ in ROWS}) == len(ROWS)
-    catalogue_ids = [
-        f"{letter}{number}" for letter, most in CATALOGUE.items() for number in range(1, most + 1)
-    ]
-    assert sorted(ids) == sorted(catalogue_ids)
+    expected = [f"{letter}{number}" for letter, most in CATALOGUE.items() for number in range(1, most + 1)]
+    assert sorted(ids) == sorted(expected)
 
 
 def test_every_listed_test_exists() -> None:

@@ -114,11 +114,9 @@ def test_cases_of_a_lost_machine_are_measured_by_another_of_its_type(tmp_path: P
     observer = RecordingObserver()
     machines = {"a": FakeMachine(dies_after=4), "b": FakeMachine(), "c": FakeMachine(kind="H100")}
     result = measure_on(FakeCluster(machines), tmp_path, observer)
-    by_machine = {
-        run.info.tags["machine"]: run for run in newest_runs(tmp_path) if "instead-of" not in run.info.tags
-    }
-    (again,) = (run for run in newest_runs(tmp_path) if "instead-of" in run.info.tags)
-    lost = by_machine["a"]
+    fleet_runs = newest_runs(tmp_path)
+    (again,) = (run for run in fleet_runs if "instead-of" in run.info.tags)
+    (lost,) = (run for run in fleet_runs if run.info.tags["machine"] == "a")
     assert finished(lost) == {CASES[0].id}
     assert lost_cases(lost) == CASES[1:] == again.info.plan
     assert again.info.tags == {"fleet": result.info.id, "machine": "b", "instead-of": lost.info.id}
@@ -131,9 +129,8 @@ def test_cases_of_a_lost_machine_are_measured_by_another_of_its_type(tmp_path: P
 
 
 def test_cases_of_the_last_machine_of_a_type_are_lost(tmp_path: Path) -> None:
-    result = measure_on(
-        FakeCluster({"a": FakeMachine(dies_after=4), "c": FakeMachine(kind="H100")}), tmp_path
-    )
+    machines = {"a": FakeMachine(dies_after=4), "c": FakeMachine(kind="H100")}
+    result = measure_on(FakeCluster(machines), tmp_path)
     lost, complete = newest_runs(tmp_path)
     assert (lost.ended, complete.ended) == (True, True)
     assert {row.case.id: row.status for row in rows(lost)} == {
@@ -225,9 +222,8 @@ def test_other_versions_of_accelbench_are_refused_unless_allowed(tmp_path: Path)
 
 
 def test_a_machine_that_cannot_measure_is_not_replaced(tmp_path: Path) -> None:
-    result = measure_on(
-        FakeCluster({"a": FakeMachine(refusal="No backend named 'x'."), "b": FakeMachine()}), tmp_path
-    )
+    machines = {"a": FakeMachine(refusal="No backend named 'x'."), "b": FakeMachine()}
+    result = measure_on(FakeCluster(machines), tmp_path)
     assert [(share.state, share.reason) for share in result.shares] == [
         ("failed", "No backend named 'x'."),
         ("done", ""),
@@ -290,10 +286,8 @@ def test_an_unrequested_head_or_record_fails_only_its_machine(tmp_path: Path, li
     for run in newest_runs(tmp_path):
         assert run.damaged == ()
         assert run.ended == (run.info.tags["machine"] == "b")
-    again = measure_on(
-        FakeCluster({"a": FakeMachine(), "b": FakeMachine()}), tmp_path, measure=FREE, resume=""
-    )
-    assert not is_incomplete(again)
+    cluster = FakeCluster({"a": FakeMachine(), "b": FakeMachine()})
+    assert not is_incomplete(measure_on(cluster, tmp_path, measure=FREE, resume=""))
     assert validate_path(tmp_path).faults == ()
 
 
@@ -333,9 +327,7 @@ def test_the_command_and_not_the_machine_chooses_the_id_of_a_run(tmp_path: Path,
         lambda info: replace(info, resumed=(*info.resumed, a_resumption())),
     ],
 )
-def test_a_machine_that_changes_a_resumed_run_fails(
-    tmp_path: Path, change: Callable[[RunInfo], RunInfo]
-) -> None:
+def test_a_machine_cannot_change_a_resumed_run(tmp_path: Path, change: Callable[[RunInfo], RunInfo]) -> None:
     machines = {"a": FakeMachine(), "b": FakeMachine(kind="H100")}
     with pytest.raises(Stopped):
         measure_on(FakeCluster(machines), tmp_path, Killer(3))
@@ -403,9 +395,8 @@ def test_an_error_at_one_machine_fails_only_that_machine(
     tmp_path: Path, fail: Callable[[Path], object], reason: str
 ) -> None:
     observer = FailingObserver(fail, tmp_path)
-    broken, sound = measure_on(
-        FakeCluster({"a": FakeMachine(), "b": FakeMachine()}), tmp_path, observer
-    ).shares
+    cluster = FakeCluster({"a": FakeMachine(), "b": FakeMachine()})
+    broken, sound = measure_on(cluster, tmp_path, observer).shares
     assert (broken.state, sound.state, sound.reason) == ("failed", "done", "")
     assert reason in broken.reason
 
@@ -482,9 +473,8 @@ class Second(RecordingObserver):
 
 def test_only_one_process_at_a_time_measures_a_fleet(tmp_path: Path) -> None:
     second = Second(tmp_path)
-    assert not is_incomplete(
-        measure_on(FakeCluster({"a": FakeMachine(), "b": FakeMachine()}), tmp_path, second)
-    )
+    cluster = FakeCluster({"a": FakeMachine(), "b": FakeMachine()})
+    assert not is_incomplete(measure_on(cluster, tmp_path, second))
     assert second.progress == [runs.Progress.MEASURING] * 2
     assert [runs.progress(path) for path in tmp_path.glob("runs/*")] == [runs.Progress.ENDED] * 2
     with pytest.raises(Stopped):
@@ -622,6 +612,9 @@ def test_unfinished_cases_lack_a_planned_round() -> None:
     failed = [a_record(a_failure(), case=three)]
     assert unfinished_cases(info, [*complete, *incomplete, *failed]) == [(two, 1)]
     assert unfinished_cases(info, [*complete[:1], *incomplete, *failed]) == [(first, 1), (two, 1)]
+    other_suite = a_case(suite="other")
+    info = a_run_info(plan=(a_case(), other_suite), policy=Policy(name="quick", rounds=1))
+    assert unfinished_cases(info, [a_record(case=a_case())]) == [(other_suite, 0)]
 
 
 scripts = st.builds(
@@ -635,9 +628,7 @@ scripts = st.builds(
 @pytest.mark.real
 @settings(max_examples=20)
 @given(st.lists(scripts, min_size=1, max_size=4))
-def test_no_record_is_lost_whichever_machines_are_lost(
-    machines: list[FakeMachine],
-) -> None:
+def test_no_record_is_lost_whichever_machines_are_lost(machines: list[FakeMachine]) -> None:
     machine_of = {f"m{number}": machine for number, machine in enumerate(machines)}
     with tempfile.TemporaryDirectory() as name:
         results, observer, cluster = Path(name), RecordingObserver(), FakeCluster(machine_of)
@@ -664,12 +655,6 @@ def runs_by_type(fleet_runs: list[Run], machines: dict[str, FakeMachine]) -> dic
     for run in fleet_runs:
         kinds.setdefault(machines[run.info.tags["machine"]].kind, []).append(run)
     return kinds
-
-
-def test_a_case_of_another_suite_is_another_case() -> None:
-    cases = (a_case(), a_case(suite="other"))
-    info = a_run_info(plan=cases, policy=Policy(name="quick", rounds=1))
-    assert unfinished_cases(info, [a_record(case=cases[0])]) == [(cases[1], 0)]
 
 
 def lines_of(job: NodeJob, folder: Path) -> list[NodeLine]:

@@ -69,7 +69,7 @@ def test_machines_need_the_same_file_of_a_model(results: Path) -> None:
 
 
 @pytest.mark.real
-def test_a_fleet_is_resumed_only_with_its_model(
+def test_resuming_needs_the_same_model(
     results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machines = {"a": FakeMachine(), "b": FakeMachine()}

@@ -36,9 +36,3 @@ def test_a_single_file_for_several_plots_is_refused(folder: Path) -> None:
 def test_an_unknown_plot_has_a_suggestion(folder: Path) -> None:
     process = accelbench("report", "--plot", "latencies", cwd=folder, code=2)
     assert "hint: Did you mean 'latency'?" in process.stderr
-
-
-@pytest.mark.parametrize("verb", ["report", "history", "compare"])
-def test_forced_colours_are_used_in_a_pipe(folder: Path, verb: str) -> None:
-    sides = ("latest", "latest") if verb == "compare" else ()
-    assert "\x1b[" in accelbench(verb, *sides, cwd=folder, FORCE_COLOR="1").stdout

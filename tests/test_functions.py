@@ -127,9 +127,7 @@ def test_a_function_of_a_module_is_sent_by_name(folder: Path) -> None:
         (functools.partial(in_module), f"{__name__}:in_module (partial)"),
     ],
 )
-def test_a_function_without_a_name_is_sent_by_value(
-    folder: Path, function: Callable[[], Any], name: str
-) -> None:
+def test_an_unnamed_function_is_sent_by_value(folder: Path, function: Callable[[], Any], name: str) -> None:
     call, received = transferred(function)
     assert received() == function()
     assert call.function.name.endswith(name)
@@ -207,9 +205,7 @@ def test_an_argument_that_cannot_be_sent_is_named() -> None:
         call_of(max, (1, threading.Lock()))
 
 
-def test_without_cloudpickle_only_named_functions_can_be_measured(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_cloudpickle_only_named_functions_can_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cloudpickle", None)
     assert not call_of(math.sin).files
     for function, arguments in ((lambda: 7, ()), (max, (lambda: 7, 1))):
@@ -233,9 +229,7 @@ def test_an_invalid_name_of_a_function_is_refused(folder: Path, text: str) -> No
     assert "file.py:function" in refused.value.hint
 
 
-def test_a_file_is_named_from_the_root_of_its_repository(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_is_named_relative_to_its_repository(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / ".git").mkdir()
     (folder / "benchmarks").mkdir()
     (folder / "benchmarks/own.py").touch()
@@ -354,9 +348,7 @@ def others():
 
 
 @pytest.mark.real
-def test_variables_read_by_a_function_are_reported_and_passed_on_by_name(
-    folder: Path,
-) -> None:
+def test_variables_read_by_a_function_are_reported_and_passed_on_by_name(folder: Path) -> None:
     (folder / "reading.py").write_text(READING)
     shell: dict[str, Any] = {
         "BENCH_PACE": "2e-3",
