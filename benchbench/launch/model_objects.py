@@ -15,7 +15,7 @@ from typing import Any
 from benchbench import paths
 from benchbench.errors import UsageError
 from benchbench.launch.functions import pickled
-from benchbench.model.user_model import EQUINOX, MODULES_OF_JAX, classes_imported
+from benchbench.model.user_model import EQUINOX, JAX_MODULES, classes_imported
 
 MAX_MODEL_BYTES = 4 * 2**30  # of a model with its inputs
 OBJECTS = "objects.pickle"
@@ -92,7 +92,7 @@ def _framework_and_names(module: Any) -> tuple[str, dict[str, Any]]:
                 f"An equinox class that is defined here cannot be sent: {type(module).__name__}.",
                 "Define it in a file: benchbench.run(model='my_model.py').",
             )
-        if isinstance(module, classes_imported(MODULES_OF_JAX)):
+        if isinstance(module, classes_imported(JAX_MODULES)):
             return "jax", {"model": module}
     raise UsageError(
         f"{module!r:.50} is no model, but a {type(module).__name__}.",

@@ -178,7 +178,7 @@ class UserModel:
             return [f"{self.name}: a training step{flops}; verified in the same way"]
         line, about_constants = f"{self.name}: {_signatures(self._description, sizes)}", ""
         if graph:
-            flops = f"{quantity(graph.flops, 'FLOP')} a step{at} ({self.kind.counted})"
+            flops = f"{quantity(graph.flops, 'FLOP')} a step{at} ({self.kind.flops_source})"
             line += f"; {graph.parameters / 1e6:.3g} M parameters, {flops}"
             constants = f"{graph.constants} constant tensors (such as zero biases)"
             about_constants = f"; {constants} get random values, so that dropping one shows"

@@ -18,8 +18,8 @@ from benchbench.errors import UsageError
 
 VARIABLE = "ACCELBENCH_MODELS"  # environment variable that passes the user's models to workers
 CONFIG, SOURCE, PROGRAM, KERAS_FILE, ONNX_FILE = ".json", ".py", ".pt2", ".keras", ".onnx"
-UNNAMED = "model.py"  # file name that tells nothing about its model
-WAYS = (
+GENERIC_NAME = "model.py"  # file name that does not describe its model
+HINT = (
     "Write FILE.py, FILE.py:Model, package.module:Model, FILE.pt2, FILE.onnx, FILE.keras, or the JSON file "
     "of a transformers configuration."
 )
@@ -27,15 +27,14 @@ WAYS = (
 
 @dataclass(frozen=True, slots=True)
 class ModelKind:
-    """A framework for models: a `noun` for messages, the frameworks that run it, and the source of costs.
+    """A kind of models: its noun for messages, the frameworks that run it, and how FLOPs are counted.
 
-    `version` is the prefix of its workload versions. `engines` are the default backends; () means all of its
-    frameworks.
+    `version` is the prefix of its workload versions. `engines`: default backends; (): all of `frameworks`.
     """
 
     noun: str
     frameworks: tuple[str, ...]
-    counted: str
+    flops_source: str
     version: str
     engines: tuple[str, ...] = ()
 
@@ -52,12 +51,12 @@ KINDS: Mapping[str, ModelKind] = MappingProxyType(
             engines=("tensorflow", "torch", "jax"),
         ),
         JAX: ModelKind("JAX function", ("jax",), "counted from its jaxpr", "own-jax"),
-        ONNX: ModelKind("file of ONNX", ("onnx",), "counted from its products and convolutions", "own-onnx"),
+        ONNX: ModelKind("ONNX file", ("onnx",), "counted from its products and convolutions", "own-onnx"),
     }
 )
-# Module and name of the classes of JAX modules, which have parameters or make them from a random key.
+# Module and name of the base classes of JAX modules, which have parameters or create them from a random key.
 EQUINOX = ("equinox", "Module")
-MODULES_OF_JAX = (EQUINOX, ("flax.nnx", "Module"), ("flax.linen", "Module"))
+JAX_MODULES = (EQUINOX, ("flax.nnx", "Module"), ("flax.linen", "Module"))
 KIND_OF_FILE = MappingProxyType({CONFIG: TORCH, PROGRAM: TORCH, KERAS_FILE: KERAS, ONNX_FILE: ONNX})
 FILES = (SOURCE, *KIND_OF_FILE)
 
@@ -102,8 +101,8 @@ class ModelSpec:
         """Default name: `my_model` for `lib/my-model.py`, and `nanogpt` for `nanogpt/model.py`."""
         path = PurePath(self.file)
         name = path.stem if self.file else self.module.rpartition(".")[2]
-        # The name of the home folder is that of its user, which is not stored.
-        if path.name == UNNAMED and path.parent.name and str(path.parent) != paths.home():
+        # The home folder is named after the user, and names of users are not stored.
+        if path.name == GENERIC_NAME and path.parent.name and str(path.parent) != paths.home():
             name = path.parent.name
         word = "".join(letter if letter.isalnum() else "_" for letter in name).strip("_").lower()
         return word if word[:1].isalpha() else f"model_{word}".rstrip("_")
@@ -159,13 +158,13 @@ def parse_spec(text: str, folder: str) -> ModelSpec:
     """Parse `lib/my_model.py:Model`, relative to `folder`. Raises UsageError if it names no model."""
     path, colon, attribute = text.partition(":")
     if colon and not attribute.replace("_", "a").isalnum():
-        raise UsageError(f"{text!r} names no model.", WAYS)
+        raise UsageError(f"{text!r} names no model.", HINT)
     if path.endswith(FILES):
         kind = KIND_OF_FILE.get(PurePath(path).suffix, TORCH)
         return ModelSpec(folder=folder, file=str(PurePath(folder) / path), attribute=attribute, kind=kind)
     if attribute and all(part.isidentifier() for part in path.split(".")):
         return ModelSpec(folder=folder, module=path, attribute=attribute)
-    raise UsageError(f"{text!r} names no model.", WAYS)
+    raise UsageError(f"{text!r} names no model.", HINT)
 
 
 def kind_of_version(version: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from benchbench.arrays import AnyArray
 from benchbench.model.case import Scalar
-from benchbench.model.user_model import MODULES_OF_JAX, ModelSpec, classes_imported
+from benchbench.model.user_model import JAX_MODULES, ModelSpec, classes_imported
 from benchbench.worker.user_models import input_file
 from benchbench.worker.user_models.source import (
     LoadedModel,
@@ -57,7 +57,7 @@ def load(spec: ModelSpec) -> LoadedModel:
     with in_model_folder(spec):
         module, search = (
             import_model_file(spec),
-            ModelSearch(classes_imported(MODULES_OF_JAX), "JAX function or module"),
+            ModelSearch(classes_imported(JAX_MODULES), "JAX function or module"),
         )
         name, model = search.find(module, spec)
         inputs = getattr(module, "inputs", None)
