@@ -28,9 +28,10 @@ class CheckConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, renam
 
 
 class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The `[run]` table: defaults of options. Paths of suites are relative to the file."""
+    """The `[run]` table: defaults of options. Paths of suites and models are relative to the file."""
 
     suite: list[str] = []
+    model: list[str] = []
     backend: list[str] = []
 
 
@@ -75,7 +76,7 @@ def load_config(path: Path, text: bytes | None = None, version: str = "") -> Con
     try:
         fields = read_toml(path) if text is None else parse_toml(text)
         config = msgspec.convert(fields, Config)
-        config = msgspec.structs.replace(config, run=_with_absolute_suites(config.run, path.parent))
+        config = msgspec.structs.replace(config, run=_with_absolute_paths(config.run, path.parent))
         config_thresholds(config)
         default_rules(config)
         prices(config)
@@ -90,10 +91,11 @@ def load_config(path: Path, text: bytes | None = None, version: str = "") -> Con
     return config
 
 
-def _with_absolute_suites(run: RunConfig, folder: Path) -> RunConfig:
-    """Make the paths of suites absolute."""
+def _with_absolute_paths(run: RunConfig, folder: Path) -> RunConfig:
+    """Make the paths of suites and models absolute."""
     suites = [str(folder / name) if name.endswith(".toml") else name for name in run.suite]
-    return msgspec.structs.replace(run, suite=suites)
+    models = [str(folder / name) for name in run.model]
+    return msgspec.structs.replace(run, suite=suites, model=models)
 
 
 def config_thresholds(config: Config, version: str = "") -> list[Rule]:

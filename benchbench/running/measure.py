@@ -245,6 +245,7 @@ def described_models(options: MeasureOptions, observer: RunObserver) -> Iterator
     A worker of the first target that runs their kind describes them, and stays alive to describe other sizes.
     Models that are described already are not described again.
     """
+    options = request.with_project_models(options)
     specs = model_specs(options)
     if (known := catalogue.models_of(specs)) is not None:
         yield known
@@ -311,7 +312,7 @@ def models_of_revision(
 
 def _sizes_of(model: UserModel, options: MeasureOptions) -> dict[str, list[Scalar]]:
     """The requested values of each parameter of a model. Raises UsageError for a value of another type."""
-    sizes = select_params(request.params_asked(options), model.fields())
+    sizes = select_params(request.requested_params(options), model.fields())
     check_params(model, sizes)
     return {name: values for key, values in sizes.items() for name in tied_names(key)}
 

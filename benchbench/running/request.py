@@ -1,4 +1,4 @@
-"""What was asked for, checked: the suites' entries, how to measure them, and on which targets."""
+"""A checked request: entries of suites, how to measure them, and the targets."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MOST_ROUNDS, MOST_S = 10_000, 30 * 86_400  # thirty days
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """How to measure, whatever is measured; without a seed one is drawn. `wait_s`: for an idle machine."""
+    """How to measure. `seed`: None draws one. `wait_s`: longest wait for an idle machine."""
 
     policy: Policy
     settings: Settings
@@ -52,53 +52,52 @@ class Terms:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Request(Terms):
-    """What was asked for, checked but not yet matched with the devices at hand."""
+    """A checked request, before it is matched with the devices of this machine."""
 
     entries: tuple[tuple[str, Entry], ...]
     selection: Selection
-    suites: tuple[Suite, ...] = ()  # as they are without the selection
+    suites: tuple[Suite, ...] = ()  # before the selection
 
 
 def request(options: MeasureOptions, models: Sequence[str] = ()) -> Request:
-    """The suites named, narrowed; the first one's preset unless one is given. Raises UsageError.
+    """Check the options and select the entries of their suites. Raises UsageError.
 
-    What is not said is as accelbench.toml has it.
-
-    `models`: the names of the user's, which are measured in place of a suite that nobody names.
+    Missing options are those of the nearest accelbench.toml. `models`: names of the requested user models,
+    which are measured instead of the default suite.
     """
-    backends, options = _named_backends(options), with_project(options)
-    named = [suites.model_suite(models)] if models else []
-    named += [suites.load_suite(name) for name in options.suites or (() if models else ("quick",))]
-    patterns = () if options.suites else models  # which mean what is measured
+    backends, options = _requested_backends(options), with_project(options)
+    requested_suites = [suites.model_suite(models)] if models else []
+    requested_suites += [suites.load_suite(name) for name in options.suites or (() if models else ("quick",))]
+    patterns = () if options.suites else models  # patterns of workloads then mean these models
     narrowed = dataclasses.replace(selection(options, patterns), backends=backends)
     _check_models(models, narrowed.workloads)
-    how = terms(options, named[0].policy)
+    run_terms = terms(options, requested_suites[0].policy)
     return Request(
-        entries=tuple(select(named, narrowed)),
+        entries=tuple(select(requested_suites, narrowed)),
         selection=narrowed,
-        suites=tuple(named),
-        **{each.name: getattr(how, each.name) for each in dataclasses.fields(how)},
+        suites=tuple(requested_suites),
+        **{field.name: getattr(run_terms, field.name) for field in dataclasses.fields(run_terms)},
     )
 
 
 def _check_models(models: Sequence[str], workloads: Sequence[str]) -> None:
-    """Raise UsageError for a model of the user's of which the workloads chosen leave every step out."""
+    """Raise UsageError for a user model that the selected workloads leave out."""
     for name in workloads:
-        catalogue.workload_named(name)  # one that has no training step says how it gets one
+        catalogue.workload_named(name)  # raises for a model without a training step
     files = catalogue.models_in(models)
-    left = {files[name] for name in workloads if name in files} if workloads else {*files.values()}
+    selected = {files[name] for name in workloads if name in files} if workloads else {*files.values()}
     for name, file in files.items():
-        if file not in left:
+        if file not in selected:
             raise UsageError(
-                f"{file} is to be measured, but {name} is not among the workloads chosen.",
-                f"Leave the model out, or choose it too: -w {','.join((*workloads, name))}",
+                f"{file} is to be measured, but {name} is not among the selected workloads.",
+                f"Leave the model out, or select it too: -w {','.join((*workloads, name))}",
             )
 
 
-def terms(options: MeasureOptions, usual: str) -> Terms:
-    """How to measure, whatever is selected; `usual`: the preset, unless one is given. Raises UsageError."""
+def terms(options: MeasureOptions, default_preset: str) -> Terms:
+    """Check the options that do not select anything. Raises UsageError."""
     return Terms(
-        policy=_policy(options, usual),
+        policy=_policy(options, default_preset),
         settings=settings(options),
         seed=options.seed,
         command=options.command,
@@ -108,53 +107,65 @@ def terms(options: MeasureOptions, usual: str) -> Terms:
 
 
 def with_project(options: MeasureOptions) -> MeasureOptions:
-    """What is not said as the nearest accelbench.toml says it. Raises UsageError."""
-    usual = config.nearest(Path()).run
+    """The options, with missing ones from the nearest accelbench.toml. Raises UsageError."""
+    defaults = config.nearest(Path()).run
+    suite_names = options.suites or (() if options.model else tuple(defaults.suite))
+    options = with_project_models(options)
     return dataclasses.replace(
         options,
-        suites=options.suites or (() if options.model else tuple(usual.suite)),
-        backends=_named_backends(options) or model_backends(user_models.kinds_of(options.model)),
+        suites=suite_names,
+        backends=_requested_backends(options) or model_backends(user_models.kinds_of(options.model)),
     )
 
 
-def _named_backends(options: MeasureOptions) -> tuple[str, ...]:
+def with_project_models(options: MeasureOptions) -> MeasureOptions:
+    """The options with the models of accelbench.toml, unless a model, suite or workload is requested."""
+    if options.model or options.suites or options.workloads:
+        return options
+    return dataclasses.replace(options, model=tuple(config.nearest(Path()).run.model))
+
+
+def _requested_backends(options: MeasureOptions) -> tuple[str, ...]:
     return options.backends or tuple(config.nearest(Path()).run.backend)
 
 
 def request_on_targets(options: MeasureOptions, models: Sequence[str] = ()) -> tuple[Request, list[Target]]:
-    """The request and its targets; what is not said is as accelbench.toml has it. Raises UsageError."""
+    """The request and its targets; see `request`. Raises UsageError."""
     return request(options, models), requested_targets(with_project(options))
 
 
 def requested_targets(options: MeasureOptions, *, labelled: bool = False) -> list[Target]:
-    """The backends named, each under its interpreter; none named: every one, `labelled`: and environment.
+    """The requested backends, each under its interpreter; by default every backend. Raises UsageError.
 
-    Raises UsageError.
+    `labelled`: by default, include environments.
     """
     return choose_targets(options.backends, options.pythons, sys.executable, labelled=labelled)
 
 
-def targets_of_kind(chosen: Sequence[Target], kind: str) -> list[Target]:
-    """The targets that take such models, else this interpreter's frameworks that do."""
-    able = [target for target in chosen if target.backend in model_backends([kind])]
-    return able or choose_targets(model_backends([kind])[:1], {}, sys.executable)
+def targets_of_kind(targets: Sequence[Target], kind: str) -> list[Target]:
+    """The targets that run this kind of model, or else such a framework of this interpreter."""
+    capable = [target for target in targets if target.backend in model_backends([kind])]
+    return capable or choose_targets(model_backends([kind])[:1], {}, sys.executable)
 
 
 def model_backends(kinds: Sequence[str]) -> tuple[str, ...]:
-    """The backends that take models of these kinds, which measure them if nobody names others."""
+    """The backends that run models of these kinds, by default all of them."""
     engines = {name for kind in kinds for name in KINDS[kind].engines}
     frameworks = {name for kind in kinds if not KINDS[kind].engines for name in KINDS[kind].frameworks}
     names = registry.entry_names("benchbench.backends")
-    found = ((name, registry.load_class("benchbench.backends", name, Backend)) for name in names)  # type: ignore[type-abstract]
+    backends = ((name, registry.load_class("benchbench.backends", name, Backend)) for name in names)  # type: ignore[type-abstract]
     return tuple(
         name
-        for name, backend in found
+        for name, backend in backends
         if name in engines or (backend.computes(list(frameworks)) and not backend.virtual)
     )
 
 
 def selection(options: MeasureOptions, among: Sequence[str] = ()) -> Selection:
-    """What narrows or overrides the suites; `among`: see `catalogue.expand_patterns`. Raises UsageError."""
+    """The options that select or override entries of suites. Raises UsageError.
+
+    `among`: see `catalogue.expand_patterns`.
+    """
     return Selection(
         workloads=catalogue.expand_patterns(options.workloads, among),
         phases=tuple(member(Phase, name) for name in options.phases),
@@ -162,7 +173,7 @@ def selection(options: MeasureOptions, among: Sequence[str] = ()) -> Selection:
         dtypes=tuple(member(Dtype, name) for name in options.dtypes),
         modes=options.modes,
         caches=tuple(member(Cache, name) for name in options.caches),
-        params=params_asked(options),
+        params=requested_params(options),
         worlds=_worlds(options.worlds, options.devices),
         strategies=tuple(member(Strategy, name) for name in options.strategies),
         threads=tuple(dict.fromkeys(options.threads)),
@@ -176,8 +187,8 @@ def selection(options: MeasureOptions, among: Sequence[str] = ()) -> Selection:
     )
 
 
-def params_asked(options: MeasureOptions) -> dict[str, list[Scalar]]:
-    """The sizes that override the suites', by key, of which `m=n` ties two."""
+def requested_params(options: MeasureOptions) -> dict[str, list[Scalar]]:
+    """The sizes that override those of suites, by key; `m=n` is a key that sets both."""
     return {
         name: [value] if isinstance(value, int | float | str) else list(value)
         for name, value in options.params.items()
@@ -185,17 +196,17 @@ def params_asked(options: MeasureOptions) -> dict[str, list[Scalar]]:
 
 
 def _worlds(texts: Sequence[str], devices: Sequence[str]) -> tuple[str, ...]:
-    """Raises UsageError, also where devices are named twice."""
+    """The requested numbers of devices. Raises UsageError if devices are named twice."""
     for text in texts:
         if parse_world(text).first and devices:
-            named = f"--world {text} names its devices, and --device names {' and '.join(devices)}."
-            raise UsageError(named, "Leave --device out.")
+            message = f"--world {text} names its devices, and --device names {' and '.join(devices)}."
+            raise UsageError(message, "Leave --device out.")
     return tuple(texts)
 
 
 def settings(options: MeasureOptions) -> Settings:
-    """How the workers are run; of several numbers of threads each is its cases' own. Raises UsageError."""
-    threads = {number_of_threads(str(each)) for each in options.threads}
+    """Settings of the workers. With several numbers of threads, each case has its own. Raises UsageError."""
+    threads = {number_of_threads(str(count)) for count in options.threads}
     return Settings(
         threads=threads.pop() if len(threads) == 1 else default_threads(),
         allocator=member(Allocator, options.allocator),
@@ -208,34 +219,33 @@ def settings(options: MeasureOptions) -> Settings:
 
 
 def max_error(options: MeasureOptions) -> float | None:
-    """How far results of lossy engines may be off, as a fraction; None: none competes. Raises UsageError."""
+    """Largest error of lossy engines, as a fraction; None: they are not measured. Raises UsageError."""
     allowed = of_models(options, "max_error")
     return None if allowed is None else fraction(str(allowed))
 
 
 def of_models(options: MeasureOptions, name: str) -> Any:
-    """An option that says something of models. Raises UsageError where it is given and no model is named."""
+    """The value of an option for user models. Raises UsageError if it is set and no model is requested."""
     if name in options.changed_fields and not options.model:
         flag = flag_of(name)
         raise UsageError(f"{flag} is for user models.", f"Name one: accelbench run my_model.py {flag} ….")
     return getattr(options, name)
 
 
-def _within(what: str, value: N, most: int) -> N:
-    """Raises UsageError, for NaN too."""
+def _within(unit: str, value: N, most: int) -> N:
+    """Return the value. Raises UsageError if it is larger than `most`, or NaN."""
     if value is not None and not value <= most:
-        raise UsageError(f"{str(value)[:20]} {what} are too many.", f"At most {most} can be asked for.")
+        raise UsageError(f"{str(value)[:20]} {unit} are too many.", f"The most is {most}.")
     return value
 
 
-def _policy(options: MeasureOptions, usual: str) -> Policy:
-    """Rounds that are asked for are those of every case."""
+def _policy(options: MeasureOptions, default_preset: str) -> Policy:
     if options.budget_s is not None:
         if options.preset or options.rounds:
             other = f"the preset {options.preset!r}" if options.preset else "a number of rounds"
             raise UsageError(f"A budget and {other} exclude each other.", "Give one of them.")
         return budget_policy(_within("seconds", options.budget_s, MOST_S))
-    name = options.preset or usual
+    name = options.preset or default_preset
     if name not in POLICIES:
         raise UsageError(f"No preset named {name!r}.", unknown("presets", name, list(POLICIES)))
     if options.rounds is None:
