@@ -53,7 +53,6 @@ class Browser:
         self.events: list[dict[str, Any]] = []
 
     def call(self, method: str, session: str = "", **params: Any) -> dict[str, Any]:
-        """Send a message and return its result."""
         self._last_id += 1
         message: dict[str, Any] = {"id": self._last_id, "method": method, "params": params}
         if session:
@@ -66,7 +65,6 @@ class Browser:
         return result
 
     def wait_for(self, method: str) -> None:
-        """Wait for an event of that name."""
         while not any(event.get("method") == method for event in self.events):
             self.events.append(self._next())
 
@@ -158,7 +156,6 @@ class Tab:
 
 @contextmanager
 def a_browser() -> Iterator[Browser]:
-    """A browser with an empty profile."""
     folder = tempfile.mkdtemp(prefix="accelbench-chromium-")
     browser = Browser(folder)
     try:

@@ -40,7 +40,6 @@ def a_case(**over: Any) -> Case:
 
 
 def a_cost(**over: Any) -> Cost:
-    """The cost of gemm 64 × 64 × 64."""
     base: dict[str, Any] = {
         "flops": 524_288, "bytes": 49_152, "items": 1, "item": "product", "multiplications_saved": 1.0
     }  # fmt: skip
@@ -138,7 +137,6 @@ def a_probe(backend: str = "torch", **over: Any) -> Probe:
 
 
 def a_left_out(**over: Any) -> LeftOut:
-    """A case for a missing device."""
     base: dict[str, Any] = {
         "case": a_case(device="cuda:0"),
         "status": Status.UNAVAILABLE,
@@ -193,7 +191,6 @@ def a_profile(*operators: Operator, **over: Any) -> Profile:
 
 
 def a_profiled(outcome: Profile | Failure | None = None, **over: Any) -> Profiled:
-    """The profile of `a_case`."""
     case: Any = over.get("case") or a_case()
     version = VERSIONS.get(case.backend, "1.0")
     base = {"case": case, "framework_version": version, "outcome": outcome or a_profile()}

@@ -193,6 +193,5 @@ class RecordingObserver(FleetObserver):
 def measure_on(
     cluster: FakeCluster, results: Path, observer: FleetObserver | None = None, **options: Any
 ) -> FleetResult:
-    """Measure the fleet of a fake cluster."""
     fleet = FleetOptions(**{"measure": QUICK, **options})
     return measure_fleet(fleet, cluster, results, observer or FleetObserver(), cluster.clock)

@@ -80,7 +80,6 @@ class ForkServer:
             return subprocess.CompletedProcess([module, *arguments], code, out.read(), err.read())
 
     def close(self) -> None:
-        """End the server."""
         self._channel.close()
         self._process.wait()
 

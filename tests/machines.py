@@ -21,7 +21,6 @@ def tree(root: Path, files: Files) -> Path:
 
 
 def some_settings(**over: Any) -> GpuSettings:
-    """The settings of a GPU without limits."""
     base: dict[str, Any] = {
         "name": "Example GPU",
         "uuid": "GPU-1111",
@@ -38,7 +37,6 @@ def some_settings(**over: Any) -> GpuSettings:
 
 
 def a_state(**over: Any) -> GpuState:
-    """The state of an idle GPU."""
     base: dict[str, Any] = {
         "sm_mhz": 345,
         "memory_mhz": 2619,

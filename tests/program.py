@@ -171,5 +171,4 @@ def add_sessions(results: Path, count: int = 4) -> None:
 
 
 def resealed(text: bytes) -> bytes:
-    """The text with its checksum renewed."""
     return seal_text(text[: text.rindex(b',"crc32"')] + b"}\n")

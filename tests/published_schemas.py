@@ -197,7 +197,6 @@ def _object(properties: dict[str, Any], optional: Sequence[str] = ()) -> dict[st
 
 
 def text_of(schema: dict[str, Any]) -> str:
-    """The text of a schema's file."""
     return json.dumps(schema, indent=1, ensure_ascii=False) + "\n"
 
 

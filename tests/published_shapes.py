@@ -32,8 +32,6 @@ Params = dict[str, Any]
 
 @dataclass(frozen=True)
 class Published:
-    """A suite and its source rows."""
-
     name: str
     description: str
     kind: str
@@ -57,7 +55,6 @@ class Published:
 
 
 def flops(workload: str, params: Params) -> int:
-    """FLOPs of one step, as counted by the workload."""
     return workload_at(workload, params).cost(Dtype.FLOAT32).flops
 
 

@@ -50,7 +50,6 @@ QUOTED = re.compile(rf"(?P<number>{NUMBER})(?P<comment><!-- (?P<expression>[^>]+
 
 
 def value_of(expression: str) -> float:
-    """The value of an expression over the modules above."""
     return float(eval(expression, {}, dict(KNOWN)))
 
 

@@ -42,7 +42,6 @@ DRAWN = ("png", "svg")  # they take a second each
 
 
 def show(record: Record) -> None:
-    """Export a record in every format except pictures."""
     report = report_document(a_run([record]))
     for name in entry_names("benchbench.exporters"):
         if name not in DRAWN:

@@ -23,7 +23,6 @@ TEXTS = ("terminal", "markdown", "csv", "json")
 
 
 def rendered(document: Document, name: str = "terminal") -> str:
-    """The document's text in a format."""
     (content,) = EXPORTERS[name]().export(document).values()
     return content.decode()
 
@@ -34,7 +33,6 @@ def on_a_terminal(document: Document, width: int) -> str:
 
 
 def picture(document: Document) -> str:
-    """The document's plot as SVG."""
     (content,) = Svg().export(document).values()
     return content.decode()
 

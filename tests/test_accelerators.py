@@ -160,7 +160,6 @@ def test_the_peak_excludes_algorithm_trials_of_the_first_call(
 
 
 def a_job(device: str = "sim:0", preset: str = "quick", *, warm: bool = False) -> dict[str, Any]:
-    """The job of a simulated case."""
     case = dataclasses.asdict(a_case(backend="fake", mode="", device=device))
     policy = dataclasses.asdict(POLICIES[preset])
     return {

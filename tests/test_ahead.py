@@ -23,8 +23,6 @@ SETTINGS = Settings(threads=1)
 
 
 class Diary:
-    """A transport without real workers that records its calls."""
-
     def __init__(self, spare: int) -> None:
         self.spare = spare
         self.entries: list[str] = []
@@ -125,10 +123,16 @@ def test_exporters_are_imported_for_the_first_round_only() -> None:
     assert sorted(preloads) == ["onnxruntime", "torch", "torch", "torch"]
 
 
-@pytest.mark.parametrize(("spare", "started"), [(0, 0), (1, 0), (2, 2), (3, 2), (4, 4), (100, 6)])
-def test_prefetched_workers_are_limited_by_memory(spare: int, started: int) -> None:
+PREFETCHED = [(0, 0), (1, 0), (2, 2), (3, 2), (4, 4), (100, 6)]
+
+
+@pytest.mark.parametrize(
+    ("isolation", "spare", "started"),
+    [*((Isolation.FORK, *numbers) for numbers in PREFETCHED), (Isolation.SPAWN, 100, 0)],
+)
+def test_prefetched_workers_are_limited_by_memory(isolation: Isolation, spare: int, started: int) -> None:
     diary = Diary(spare)
-    with pool_ahead(diary, 3):
+    with pool_ahead(diary, 3, isolation):
         assert len([entry for entry in diary.entries if entry.startswith("start")]) == started
 
 
@@ -139,12 +143,6 @@ def test_unneeded_and_dead_workers_are_not_used() -> None:
         del diary.entries[:]
         pool.start(cases[1:])
         assert sorted(diary.entries) == ["end jax", "end jax", "end torch", "greet torch", "start torch"]
-
-
-def test_fresh_processes_of_each_case_need_no_workers_ahead() -> None:
-    diary = Diary(spare=100)
-    with pool_ahead(diary, 2, Isolation.SPAWN):
-        assert not [entry for entry in diary.entries if entry.startswith("start")]
 
 
 @pytest.mark.parametrize(

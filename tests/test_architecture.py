@@ -83,7 +83,6 @@ def test_start_up_loads_nothing_heavy(command: list[str]) -> None:
 
 
 def loaded_by(command: list[str]) -> set[str]:
-    """The modules loaded at the end of a command."""
     program = (
         "import sys\nfrom benchbench import cli\n"
         f"sys.argv[1:] = {command!r}\n"

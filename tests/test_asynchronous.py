@@ -47,7 +47,6 @@ class AsynchronousDevice:
         self._ends.append(self._free_s)
 
     def wait(self, *_: Any, **__: Any) -> None:
-        """Wait until the queue is empty."""
         self._now_s = max(self._now_s, self._free_s) + self._wake_s
         self._ends.clear()
 

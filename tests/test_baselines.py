@@ -38,7 +38,6 @@ OTHER = a_machine(cpu="Other CPU")
 
 
 def a_session(number: int = 0, **over: Any) -> Digest:
-    """The digest of a run made on day `number`."""
     return digest(a_run(id=f"RUN{number:02}", started=f"2026-01-{number + 1:02}T00:00:00Z", **over))
 
 

@@ -287,8 +287,6 @@ def test_the_case_with_the_largest_step_is_searched(tmp_path: Path) -> None:
 
 
 class Stopping(BisectObserver):
-    """An observer that interrupts the search after some pairs."""
-
     def __init__(self, after: int) -> None:
         self._left = after
 

@@ -235,8 +235,6 @@ def test_slower_and_faster_are_mirror_images(pairs: list[VersionPair]) -> None:
 @settings(max_examples=40, deadline=None)
 @given(drawn_pairs, st.integers(1, 8))
 def test_a_pair_like_the_bad_end_favours_earlier_versions(pairs: list[VersionPair], version: int) -> None:
-    """Without a second step."""
-
     def before(pairs: list[VersionPair]) -> float:
         return math.fsum(belief(pairs, LAST).larger_step[: version + 1])
 

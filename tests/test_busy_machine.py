@@ -32,7 +32,6 @@ def wild(*seconds: float) -> list[Record]:
 
 @pytest.fixture(params=["contended", "disagreeing"])
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """A folder with two runs, the second 30 % slower."""
     contended = request.param == "contended"
     for number, factor in enumerate((1.0, 1.3)):
         step_s = [factor * s for s in (0.999e-3, 1e-3, 1.001e-3)]

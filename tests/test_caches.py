@@ -148,8 +148,6 @@ def test_training_can_be_cold_but_not_rotate(cache: Cache, phase: Phase, why: st
 
 
 class Sized:
-    """A session with a cache of 1000 bytes whose inputs are their sizes."""
-
     def cache_bytes(self) -> int:
         return 1000
 

@@ -50,7 +50,6 @@ def a_version(facts: Mapping[str, Any], seconds: float = 1e-3, case: Any = None,
 
 
 def as_partners(ref: Run, new: Run) -> tuple[Run, Run]:
-    """Both runs as if they had been measured interleaved."""
     first, second = ref.info.plan[0].id, new.info.plan[0].id
     of_ref = Partner(label="rev:main", run=new.info.id, cases={first: second})
     of_new = Partner(label="here", run=ref.info.id, cases={second: first})

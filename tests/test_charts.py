@@ -215,7 +215,6 @@ def scale(drawn: str, anchor: str) -> Scale:
 
 
 def along(ticks: Sequence[tuple[float, float | None]]) -> Scale:
-    """Logarithmic scale through the first and the last tick."""
     known_ticks = [(position, math.log(value)) for position, value in ticks if value]
     (first, low), (last, high) = known_ticks[0], known_ticks[-1]
     return lambda value: first + (last - first) * (math.log(value) - low) / (high - low)

@@ -713,7 +713,6 @@ def test_more_cases_raise_the_adjusted_p_values(others: int) -> None:
 
 
 def every_verdict() -> GateResult:
-    """A check with all ten verdicts."""
     names = [*Verdict]
     cases = {name: a_case(params={"kind": name.value}) for name in names}
     baseline_cases = [cases[name] for name in names if name is not Verdict.NEW]

@@ -63,8 +63,6 @@ def verdicts_of(
         (10, 0.02, RULES),
         (10, 0.05, RULES),
         (5, 0.02, RULES),
-        (1, 0.015, RULES),
-        (3, 0.015, RULES),
         (10, 0.05, replace(RULES, confirm=False)),
         (10, 0.03, IN_TURN),
         (1, 0.03, IN_TURN),

@@ -29,9 +29,17 @@ def sleep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.real
 @LINUX
-@pytest.mark.parametrize("isolation", ["fork", "spawn", "shared"])
-def test_processes_of_a_job_end_with_it(tmp_path: Path, sleep: str, isolation: str) -> None:
-    accelbench(*RUN, "-w", "parenting", "--isolation", isolation, cwd=tmp_path)
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        *((("parenting", "--isolation", name), 0) for name in ("fork", "spawn", "shared")),
+        (("abandoning", "--timeout", "1"), 4),
+    ],
+)
+def test_processes_of_a_job_end_with_it(
+    tmp_path: Path, sleep: str, options: tuple[str, ...], code: int
+) -> None:
+    accelbench(*RUN, "-w", *options, cwd=tmp_path, code=code)
     assert not processes_mentioning(sleep)
 
 
@@ -44,13 +52,6 @@ def test_processes_of_a_job_end_before_the_next_case(tmp_path: Path, sleep: str)
     assert not processes_mentioning(sleep)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=30)
-
-
-@pytest.mark.real  # waits for a time-out
-@LINUX
-def test_processes_of_a_job_end_at_its_timeout(tmp_path: Path, sleep: str) -> None:
-    accelbench(*RUN, "-w", "abandoning", "--timeout", "1", cwd=tmp_path, code=4)
-    assert not processes_mentioning(sleep)
 
 
 @pytest.mark.real

@@ -32,7 +32,6 @@ def stored_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def stored(stored_once: Path, tmp_path: Path) -> Path:
-    """A folder with a run of a product of 1000 × 1000 × 500."""
     return Path(shutil.copytree(stored_once, tmp_path / "stored"))
 
 

@@ -93,15 +93,9 @@ def test_every_collective_of_jax_is_verified_on_four_devices(tmp_path: Path) -> 
 
 @pytest.mark.real
 @pytest.mark.parametrize("backend", SPREAD)
-def test_every_collective_of_a_backend_is_verified(backend: str, tmp_path: Path) -> None:
-    assert_verified(backend, "float32", collectives_of(backend), tmp_path)
-
-
-@pytest.mark.nightly
-@pytest.mark.real
-@pytest.mark.parametrize("backend", SPREAD)
-def test_every_collective_of_a_backend_is_verified_in_16_bits(backend: str, tmp_path: Path) -> None:
-    assert_verified(backend, "bfloat16", collectives_of(backend), tmp_path)
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.nightly)])
+def test_every_collective_of_a_backend_is_verified(backend: str, dtype: str, tmp_path: Path) -> None:
+    assert_verified(backend, dtype, collectives_of(backend), tmp_path)
 
 
 @cache

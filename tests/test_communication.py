@@ -207,7 +207,6 @@ def test_a_run_has_the_communication_share_of_profiled_cases(tmp_path: Path) -> 
 
 
 def store(folder: Path, case: Case, outcome: Profile) -> None:
-    """Store a profile in a run's folder."""
     for name, content in artifacts.profile_files(a_profiled(outcome, case=case), {})[1].items():
         path = folder / artifacts.ARTIFACTS / name
         path.parent.mkdir(exist_ok=True)

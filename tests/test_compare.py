@@ -67,7 +67,6 @@ def only(compared: Comparison) -> CaseComparison:
 
 
 def a_comparison(ref: list[Record], new: list[Record], **over: Any) -> CaseComparison:
-    """The comparison of two runs with one case."""
     return only(compare_runs(a_run(ref), a_run(new), **over))
 
 

@@ -38,13 +38,8 @@ def of_jax(number: Callable[[], int]) -> Callable[[], Any]:
 
 
 @pytest.mark.parametrize("make", [of_torch, of_tensorflow, of_jax])
-def test_a_function_that_compiles_for_each_number_gets_a_note(make: Any) -> None:
+@pytest.mark.parametrize(("count", "is_noted"), [(5, True), (1, False)])
+def test_a_function_that_compiles_again_gets_a_note(make: Any, count: int, is_noted: bool) -> None:
     numbers = itertools.count()
-    call = measure_call(make(lambda: next(numbers) % 5), None, None, POLICY)
-    assert COMPILING & {note.kind for note in call.measurement.notes}
-
-
-@pytest.mark.parametrize("make", [of_torch, of_tensorflow, of_jax])
-def test_a_function_that_compiles_once_gets_no_note(make: Any) -> None:
-    call = measure_call(make(lambda: 3), None, None, POLICY)
-    assert not COMPILING & {note.kind for note in call.measurement.notes}
+    call = measure_call(make(lambda: next(numbers) % count), None, None, POLICY)
+    assert bool(COMPILING & {note.kind for note in call.measurement.notes}) == is_noted

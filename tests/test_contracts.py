@@ -48,8 +48,6 @@ def backend(name: str) -> Backend:
 
 
 class Built:
-    """A workload's compiled program on one backend."""
-
     def __init__(
         self, name: str, work: Workload, dtype: Dtype, mode: str | None = None, device: str = "cpu"
     ) -> None:

@@ -189,13 +189,11 @@ def test_a_process_that_imports_the_compiler_calls_only_nvml(
 
 
 def driver_calls(log: Path) -> list[tuple[int, str]]:
-    """The logged calls as (process, function)."""
     lines = (line.split() for line in log.read_text().splitlines())
     return [(int(pid), function) for pid, function in lines]
 
 
 def descendants(pid: int) -> Iterator[int]:
-    """All descendants of a process."""
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         for child in map(int, path.read_text().split()):
             yield child
@@ -203,5 +201,4 @@ def descendants(pid: int) -> Iterator[int]:
 
 
 def maps(pid: int) -> list[str]:
-    """The files that a process has mapped."""
     return Path(f"/proc/{pid}/maps").read_text().splitlines()

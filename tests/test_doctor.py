@@ -20,6 +20,9 @@ from tests.rendering import on_a_terminal, rendered
 DOCUMENT = (
     (Path(__file__).parent.parent / "docs/doctor.md").read_text().partition("\n# Ceilings of a device")[0]
 )
+GOVERNOR = "cpufreq/scaling_governor"
+TWO_NODES = {f"{CPUS}/cpu{n}/node{n}/x": "" for n in (0, 1)} | {"proc/sys/kernel/numa_balancing": "1\n"}
+AMD_GPU = {f"sys/class/kfd/kfd/topology/nodes/{n}/gpu_id": f"{id_}\n" for n, id_ in ((0, 0), (1, 7))}
 CLOCK = "sys/devices/system/clocksource/clocksource0/current_clocksource"
 MEMORY = "MemTotal: 16777216 kB\nMemAvailable: {} kB\nSwapTotal: 8388608 kB\nSwapFree: {} kB\n"
 
@@ -94,14 +97,11 @@ CHECKED: list[tuple[str, Files, dict[str, Any], str, float | None]] = [
     ("CPU throttling", throttled(10), {}, "warning", 0.01),
     ("CPU throttling", throttled(100), {}, "problem", 0.1),
     ("CPU throttling", {}, {}, "ok", None),
-    ("CPU governor", per_cpu("cpufreq/scaling_governor", "performance\n"), {}, "ok", None),
-    ("CPU governor", per_cpu("cpufreq/scaling_governor", "powersave\n"), {}, "warning", None),
+    ("CPU governor", per_cpu(GOVERNOR, "performance\n"), {}, "ok", None),
+    ("CPU governor", per_cpu(GOVERNOR, "powersave\n"), {}, "warning", None),
     (
         "CPU governor",
-        {
-            f"{CPUS}/cpu0/cpufreq/scaling_governor": "performance\n",
-            f"{CPUS}/cpu1/cpufreq/scaling_governor": "schedutil\n",
-        },
+        per_cpu(GOVERNOR, "performance\n") | {f"{CPUS}/cpu1/{GOVERNOR}": "x\n"},
         {},
         "warning",
         None,
@@ -119,13 +119,7 @@ CHECKED: list[tuple[str, Files, dict[str, Any], str, float | None]] = [
     ("CPU siblings", per_cpu("topology/thread_siblings_list", "0-1"), {"threads": 1}, "ok", 1.0),
     ("CPU siblings", {}, {}, "unknown", None),
     ("memory nodes", per_cpu("node0/x", ""), {}, "ok", 1.0),
-    (
-        "memory nodes",
-        {f"{CPUS}/cpu0/node0/x": "", f"{CPUS}/cpu1/node1/x": "", "proc/sys/kernel/numa_balancing": "1\n"},
-        {},
-        "warning",
-        2.0,
-    ),
+    ("memory nodes", TWO_NODES, {}, "warning", 2.0),
     ("memory nodes", {}, {}, "unknown", None),
     ("memory", memory(4 * 2**20), {}, "ok", 4294967300.0),
     ("memory", memory(2 * 2**20), {}, "warning", 2147483650.0),
@@ -175,16 +169,7 @@ CHECKED: list[tuple[str, Files, dict[str, Any], str, float | None]] = [
     ("GPU counters", {"proc/driver/nvidia/params": "RmProfilingAdminOnly: 0\n"}, {}, "ok", None),
     ("GPUs", {}, {}, "unknown", None),
     ("GPUs", {}, gpu(), "ok", 1.0),
-    (
-        "GPUs not supported",
-        {
-            f"sys/class/kfd/kfd/topology/nodes/{node}/gpu_id": f"{gpu_id}\n"
-            for node, gpu_id in ((0, 0), (1, 7))
-        },
-        {},
-        "warning",
-        1.0,
-    ),
+    ("GPUs not supported", AMD_GPU, {}, "warning", 1.0),
     ("GPU processes", {}, gpu(), "ok", 0.0),
     ("GPU processes", {}, gpu({"processes": 1}), "warning", 1.0),
     ("GPU processes", {}, gpu({"processes": None}), "unknown", None),

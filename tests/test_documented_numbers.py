@@ -56,7 +56,6 @@ def test_quoted_lines_are_printed_by_the_study(page: str, study: str, lines: lis
 
 @pytest.mark.parametrize(("page", "marker"), QUOTED)
 def test_a_quoted_table_agrees_with_the_study(page: str, marker: str) -> None:
-    """`python -m tests.quoted_tables` updates it."""
     assert renewed(PAGES[f"{page}.md"], marker, QUOTED[page, marker]()) == PAGES[f"{page}.md"]
 
 

@@ -482,7 +482,6 @@ def test_csv_columns_of_one_unit_are_numbers_and_mixed_ones_are_texts() -> None:
 
 
 def two_alternatives() -> Document:
-    """Two tables with the same columns; the first ends with a long cell."""
     columns = (Column(""), Column("latency"), Column("rate"))
     rows: list[dict[str, Content]] = [
         {"": "torch", "latency": Number(0.5, "s"), "rate": Number(2, "image/s")},

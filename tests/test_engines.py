@@ -40,7 +40,6 @@ class Xla:
         self.compiled = 3
 
     def modules(self) -> dict[str, ModuleType]:
-        """The modules of the fake package."""
         import torch
 
         names = ("core.xla_model", "core", "runtime", "debug", "debug.metrics", "backends", "amp")
@@ -145,7 +144,6 @@ class Engine:
         return SimpleNamespace(add_session_config_entry=lambda *entry: self.entries.append(entry))
 
     def module(self) -> ModuleType:
-        """The fake package."""
         module = ModuleType("onnxruntime")
 
         def session(

@@ -302,7 +302,6 @@ def test_x1_a_plot_contains_only_drawing_elements() -> None:
 
 
 def plain(name: str) -> str:
-    """An XML name without its namespace."""
     return name.rpartition("}")[2]
 
 

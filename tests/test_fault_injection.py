@@ -38,7 +38,6 @@ def after_each_fault(
 
 
 def readable_rounds(folder: Path) -> set[int]:
-    """Rounds of the readable records; empty if the run is unreadable."""
     try:
         return {record.round for record in runs.read_run(folder).records}
     except UnreadableInput:

@@ -68,7 +68,6 @@ FREE = MeasureOptions()  # for resumption: no options
 
 
 def newest_runs(results: Path) -> list[Run]:
-    """The runs of the newest fleet."""
     return list(runs_of(results, read_fleet(results).id))
 
 
@@ -345,8 +344,6 @@ def test_an_unreadable_interrupted_run_fails_only_its_machine(tmp_path: Path) ->
     first = sorted(tmp_path.glob("runs/*"))[0]
 
     class Breaker(RecordingObserver):
-        """Damages a run before it is resumed."""
-
         def note(self, text: str) -> None:
             super().note(text)
             if " measures on " in text:
@@ -487,8 +484,6 @@ class Stopped(BaseException):
 
 
 class Killer(RecordingObserver):
-    """Kills the command after some records."""
-
     def __init__(self, after: int) -> None:
         super().__init__()
         self._after = after
@@ -650,7 +645,6 @@ def test_no_record_is_lost_whichever_machines_are_lost(machines: list[FakeMachin
 
 
 def runs_by_type(fleet_runs: list[Run], machines: dict[str, FakeMachine]) -> dict[str, list[Run]]:
-    """The runs by the type of their machine."""
     kinds: dict[str, list[Run]] = {}
     for run in fleet_runs:
         kinds.setdefault(machines[run.info.tags["machine"]].kind, []).append(run)
@@ -658,7 +652,6 @@ def runs_by_type(fleet_runs: list[Run], machines: dict[str, FakeMachine]) -> dic
 
 
 def lines_of(job: NodeJob, folder: Path) -> list[NodeLine]:
-    """The output lines of the process on a machine."""
     reader = LineReader()
     return [line for piece in run_on_node(job_bytes(job), str(folder)) for line in reader.lines(piece)]
 

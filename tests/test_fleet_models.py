@@ -38,7 +38,6 @@ OTHER = (("mine.py", "0" * 64),)
 
 @pytest.fixture
 def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The results folder; the working folder has a model."""
     for name, value in environment(ACCELBENCH_WORKLOADS="").items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("ACCELBENCH_CACHE", str(tmp_path / "cache"))

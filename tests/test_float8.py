@@ -60,7 +60,6 @@ def test_a_product_in_float8_is_within_its_tolerance(framework: str, work: Opera
 
 
 def without_a_product(work: Any) -> Any:
-    """The product without every 20th term."""
     arrays = dict(work.arrays(Draw(Dtype.FLOAT8)))
     arrays["a"] = arrays["a"].copy()
     arrays["a"][:, ::20] = 0

@@ -250,8 +250,6 @@ def on_device(kind: int) -> Any:
 
 
 class Slotted:
-    """An object with an array in a slot."""
-
     __slots__ = ("array",)
 
     def __init__(self, array: Any) -> None:

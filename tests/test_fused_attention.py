@@ -25,8 +25,6 @@ LAYERS = {
 
 
 class Gpu:
-    """A fake GPU for JAX."""
-
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capability: str) -> None:
         self._jax: Any = pytest.importorskip("jax")
         fused: Any = pytest.importorskip("jax._src.cudnn.fused_attention_stablehlo")

@@ -63,7 +63,6 @@ class OpenPools:
 
     @cached_property
     def without_framework(self) -> WorkerPool:
-        """A pool for references."""
         return self._open([])
 
     def _open(self, targets_to_open: list[Target]) -> WorkerPool:
@@ -90,7 +89,6 @@ class Verifier:
         return errors
 
     def pool_of(self, case: Case) -> tuple[WorkerPool, Probe]:
-        """The pool of the case's backend, and the backend's probe."""
         return self._pools.of(case.target)
 
     def reference(self, case: Case) -> Any:
@@ -119,7 +117,6 @@ def quietly(label: str) -> None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on a file."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -36,7 +36,6 @@ def build_wheel(folder, config_settings=None, metadata_directory=None):
 
 
 def wheel(folder: Path, name: str, version: str, files: Mapping[str, str | bytes] | None = None) -> Path:
-    """Write a wheel of one module, or of `files`."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}-{version}-py3-none-any.whl"
     info = f"{name}-{version}.dist-info"
