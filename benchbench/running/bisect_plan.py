@@ -1,4 +1,4 @@
-"""What a bisection would take: downloads for versions without an environment, and the pairs expected."""
+"""The plan of a bisection: downloads for versions without an environment, and the expected pairs."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from benchbench.running.request import request, with_project
 from benchbench.stats import deviation
 from benchbench.store import runs, selectors
 
-RECENT = 20  # stored runs that are looked into
-STEPS = (0.03, 0.05, 0.1)  # that the pairs are told for
-USUAL_DEVIATIONS = (0.01, 0.02, 0.04)  # of a pair, where no stored run tells it
+RECENT_RUNS = 20  # stored runs from which the deviation is estimated
+STEPS = (0.03, 0.05, 0.1)  # relative changes for which the expected pairs are shown
+USUAL_DEVIATIONS = (0.01, 0.02, 0.04)  # of a pair, if no stored run has the work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedVersion:
-    """A version before it is measured: what its environment takes, or why it cannot be built."""
+    """A version with the download of its environment, or the reason why it cannot be built."""
 
     version: Version
     download: BuildPlan | None = None
@@ -39,7 +39,10 @@ class PlannedVersion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedPairs:
-    """The pairs that a step takes at a deviation of pairs: in the middle, and in nine of ten searches."""
+    """Pairs that searches for a relative change `step` need: the median, and the 90 % quantile `most`.
+
+    `deviation`: standard deviation of a pair's log ratio.
+    """
 
     step: float
     deviation: float
@@ -49,7 +52,7 @@ class ExpectedPairs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BisectPlan:
-    """What `bisect` would do. `deviation`: of a pair of this work's processes, where stored runs tell it."""
+    """The plan of a bisection. `deviation`: estimated from stored runs of the work, or None."""
 
     versions: tuple[PlannedVersion, ...]
     rules: SearchRules
@@ -57,88 +60,99 @@ class BisectPlan:
     pairs: tuple[ExpectedPairs, ...]
 
 
-def plan_bisection(asked: BisectOptions, results: Path, observer: BisectObserver) -> BisectPlan:
-    """Nothing is measured or kept. Raises UsageError."""
-    options = with_project(asked.measure)
-    with described_models(describing(asked.versions, options), observer) as models:
-        names = {entry.workload for _, entry in request(asked.measure, models).entries}
-    backends = {version.target.partition("@")[0] for version in asked.versions if version.target}
-    found = pair_deviation(_recent(results), names, backends or set(options.backends), asked.metric)
-    pythons = absolute_interpreters(options.pythons)
+def plan_bisection(options: BisectOptions, results: Path, observer: BisectObserver) -> BisectPlan:
+    """Plan a bisection without measuring or storing anything. Raises UsageError."""
+    measure_options = with_project(options.measure)
+    with described_models(describing(options.versions, measure_options), observer) as models:
+        names = {entry.workload for _, entry in request(options.measure, models).entries}
+    backends = {version.target.partition("@")[0] for version in options.versions if version.target}
+    estimate = pair_deviation(
+        _recent_runs(results), names, backends or set(measure_options.backends), options.metric
+    )
     rules = SearchRules(
-        versions=len(asked.versions),
-        threshold=asked.threshold,
-        confidence=asked.confidence,
-        most=asked.most,
+        versions=len(options.versions),
+        threshold=options.threshold,
+        confidence=options.confidence,
+        most=options.most,
     )
     return BisectPlan(
-        versions=_planned(asked, pythons, observer),
+        versions=_plan_versions(options, absolute_interpreters(measure_options.pythons), observer),
         rules=rules,
-        deviation=found,
+        deviation=estimate,
         pairs=tuple(
-            _expected(rules, step, each)
-            for each in ([found] if found else USUAL_DEVIATIONS)
+            _expected_pairs(rules, step, deviation)
+            for deviation in ([estimate] if estimate else USUAL_DEVIATIONS)
             for step in STEPS
         ),
     )
 
 
-def _planned(
-    asked: BisectOptions, pythons: Iterable[str], observer: BisectObserver
+def _plan_versions(
+    options: BisectOptions, pythons: Iterable[str], observer: BisectObserver
 ) -> tuple[PlannedVersion, ...]:
-    known = {*pythons}
-    missing = [each for each in asked.versions if each.target and is_missing(each.target, known)]
+    names = {*pythons}
+    missing = [
+        version for version in options.versions if version.target and is_missing(version.target, names)
+    ]
     with dry_run_folder() if missing else nullcontext(Path()) as folder:
         return tuple(
-            _to_build(version, asked.variant, folder, observer)
+            _plan_build(version, options.variant, folder, observer)
             if version in missing
             else PlannedVersion(version=version)
-            for version in asked.versions
+            for version in options.versions
         )
 
 
-def _to_build(version: Version, variant: str, folder: Path, observer: BisectObserver) -> PlannedVersion:
+def _plan_build(version: Version, variant: str, folder: Path, observer: BisectObserver) -> PlannedVersion:
     try:
-        asked = build_request(version.target, (), variant=variant or None)
-        found = planned_environment(asked, folder, variant, observer.stage)
+        build = build_request(version.target, (), variant=variant or None)
+        environment = planned_environment(build, folder, variant, observer.stage)
     except CannotBuild as error:
         return PlannedVersion(version=version, reason=" ".join((str(error), *error.log)))
-    return PlannedVersion(version=version, download=found if isinstance(found, BuildPlan) else None)
+    download = environment if isinstance(environment, BuildPlan) else None
+    return PlannedVersion(version=version, download=download)
 
 
-def _recent(results: Path) -> list[Run]:
-    """The newest runs of this machine that can be read."""
-    own, found = fingerprint(machine()), []
-    for name in selectors.run_ids(results)[-RECENT:]:
+def _recent_runs(results: Path) -> list[Run]:
+    """The newest readable runs of this machine."""
+    this_machine, recent_runs = fingerprint(machine()), []
+    for name in selectors.run_ids(results)[-RECENT_RUNS:]:
         try:
             run = runs.read_run(results / runs.RUNS / name)
         except UnreadableInput:
             continue
-        if fingerprint(run.info.machine) == own:
-            found.append(run)
-    return found
+        if fingerprint(run.info.machine) == this_machine:
+            recent_runs.append(run)
+    return recent_runs
 
 
 def pair_deviation(
-    stored: Sequence[Run], workloads: Iterable[str], backends: Iterable[str], metric: Metric
+    stored_runs: Sequence[Run], workloads: Iterable[str], backends: Iterable[str], metric: Metric
 ) -> float | None:
-    """The standard deviation of a pair's logarithm, √2 of a process's: the root mean square over cases."""
-    names, known, squares = {*workloads}, {*backends}, list[tuple[float, int]]()
-    for run in stored:
+    """Standard deviation of a pair's log ratio: √2 times the root mean square of the cases' deviations.
+
+    None without a case with three processes. `backends`: empty for all.
+    """
+    workload_names, backend_names, variances = {*workloads}, {*backends}, list[tuple[float, int]]()
+    for run in stored_runs:
         logs: dict[str, list[float]] = {}
         for record in run.records:
-            case, made = record.case, record.outcome
-            if case.workload not in names or (known and case.backend not in known):
+            case, outcome = record.case, record.outcome
+            if case.workload not in workload_names or (backend_names and case.backend not in backend_names):
                 continue
-            value = metric.source.process(made).value if isinstance(made, Measurement) else None
+            value = metric.source.process(outcome).value if isinstance(outcome, Measurement) else None
             if value:
                 logs.setdefault(case.id, []).append(math.log(value))
-        squares += [(deviation(each) ** 2, len(each) - 1) for each in logs.values() if len(each) > 2]
-    degrees = sum(weight for _, weight in squares)
-    return math.sqrt(2 * sum(square * weight for square, weight in squares) / degrees) if degrees else None
+        variances += [
+            (deviation(values) ** 2, len(values) - 1) for values in logs.values() if len(values) > 2
+        ]
+    degrees = sum(weight for _, weight in variances)
+    if not degrees:
+        return None
+    return math.sqrt(2 * sum(variance * weight for variance, weight in variances) / degrees)
 
 
-def _expected(rules: SearchRules, step: float, deviation: float) -> ExpectedPairs:
+def _expected_pairs(rules: SearchRules, step: float, deviation: float) -> ExpectedPairs:
     counts = expected_pairs(rules, step, deviation)
     most = counts[math.ceil(0.9 * len(counts)) - 1]
     return ExpectedPairs(step=step, deviation=deviation, middle=counts[len(counts) // 2], most=most)

@@ -1,4 +1,4 @@
-"""Finishing an interrupted run: the missing rounds are measured by the same versions on the same machine."""
+"""Completion of an interrupted run by the same versions on the same machine."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from benchbench.store import runs, selectors
 from benchbench.store.naming import COMMIT, short
 from benchbench.store.runs import Progress, RunWriter
 
-LIST = "accelbench list runs shows which runs were interrupted."
-HARDWARE = ("cpu", "cores", "threads", "cpu_quota", "memory_bytes", "architecture", "accelerators")
+LIST_HINT = "accelbench list runs shows which runs were interrupted."
+HARDWARE_FIELDS = ("cpu", "cores", "threads", "cpu_quota", "memory_bytes", "architecture", "accelerators")
 
 
 def resume_run(
@@ -43,17 +43,16 @@ def resume_run(
     profile: bool = False,
     of_fleet: bool = False,
 ) -> Run:
-    """The run that `selector` names, by default the newest that was interrupted, finished in `results`.
+    """Complete the run that `selector` names, by default the newest interrupted one, and return it.
 
-    `of_fleet`: it is part of a fleet, and this is the machine that began it.
-    Raises UsageError where it has ended, or where machine, versions or settings are others than they were;
-    UnreadableInput, CannotWrite.
+    `of_fleet`: the run is part of a fleet, which this machine resumes. Raises UsageError if the run is
+    complete, or if the machine, versions or settings differ; UnreadableInput, CannotWrite.
     """
     name = selectors.find_run_id(results, selector) if selector else _newest_interrupted(results)
     folder = results / runs.RUNS / name
     with RunWriter(folder) as writer:
         writer.drop_torn()
-        run = runs.read_run(folder)  # as it is now that nobody else adds to it
+        run = runs.read_run(folder)  # read under the writer's lock, so no other process adds records
         _check(run, options, of_fleet=of_fleet)
         side = Side(targets=targets_of(run.info.plan, options.pythons), settings=run.info.settings)
         with (
@@ -61,8 +60,8 @@ def resume_run(
             measuring([side], options.wait_s, results, observer) as measurer,
         ):
             (probes,) = measurer.probe()
-            if found := differences(run, probes):
-                message = f"The run {name} cannot be resumed here: {'; '.join(found)}."
+            if changes := differences(run, probes):
+                message = f"The run {name} cannot be resumed here: {'; '.join(changes)}."
                 raise UsageError(message, "Begin a new run, and compare it with this one.")
             started = datetime.now(UTC).isoformat(timespec="seconds")
             part = Resumption(started=started, command=options.command)
@@ -74,15 +73,15 @@ def resume_run(
 
 
 def with_models(options: MeasureOptions, run: Run) -> MeasureOptions:
-    """The options with the models that the run measures, if they are known to be the user's own.
+    """The options with the models that the run measures. Raises UsageError for an unknown model.
 
-    A run may come from anybody, and a model is code: none is executed that was not asked for here. Raises
-    UsageError.
+    A run may come from anybody, and a model is code, so only models that the user has measured from this
+    folder are executed.
     """
     targets = tuple(dict.fromkeys(case.target for case in run.info.plan))
     if options.model or run.info.models:
-        begun = run.info.settings
-        options = dataclasses.replace(options, input=begun.input or None, weights=begun.weights)
+        settings = run.info.settings
+        options = dataclasses.replace(options, input=settings.input or None, weights=settings.weights)
     if options.model or not run.info.models:
         return dataclasses.replace(options, backends=targets)
     user_models.check_known(f"The run {run.info.id}", [*run.info.models.values()])
@@ -97,68 +96,71 @@ def _newest_interrupted(results: Path) -> str:
         with suppress(UnreadableInput):
             if runs.progress(folder) is Progress.INTERRUPTED and not why_not_resumed(runs.read_head(folder)):
                 return name
-    raise UsageError(f"No run in {results / runs.RUNS} was interrupted.", LIST)
+    raise UsageError(f"No run in {results / runs.RUNS} was interrupted.", LIST_HINT)
 
 
 def _check(run: Run, options: MeasureOptions, *, of_fleet: bool) -> None:
-    """Raises UsageError for a run that cannot be resumed, or not with these options."""
+    """Raise UsageError if the run cannot be resumed, or not with these options."""
     if run.ended:
-        raise UsageError(f"The run {run.info.id} has ended: there is nothing to resume.", LIST)
+        raise UsageError(f"The run {run.info.id} has ended: there is nothing to resume.", LIST_HINT)
     if reason := why_not_resumed(dataclasses.replace(run.info, tags={}) if of_fleet else run.info):
         raise UsageError(f"The run {run.info.id} cannot be resumed: {reason}.", "Measure it again.")
-    kept: dict[str, object] = {**dataclasses.asdict(run.info.settings), "seed": run.info.seed}
+    stored: dict[str, object] = {**dataclasses.asdict(run.info.settings), "seed": run.info.seed}
     for name in options.changed_kept_fields:
-        if name not in kept or getattr(options, name) != kept[name]:
-            began = f"{name} was {kept[name]}" if name in kept else f"{name} cannot be given again"
-            raise UsageError(f"A run is resumed as it was begun: {began}.", "Leave that option out.")
+        if name not in stored or getattr(options, name) != stored[name]:
+            conflict = f"{name} was {stored[name]}" if name in stored else f"{name} cannot be given again"
+            raise UsageError(f"A run is resumed as it was begun: {conflict}.", "Leave that option out.")
 
 
 def differences(run: Run, probes: Sequence[Probe]) -> list[str]:
-    """What would make the rest of a run, measured here and now, differ from its beginning."""
-    lost = [f"{out.case.id} cannot run: {out.reason}" for out in replan(run.info.plan, probes).left_out]
-    return [*_machine(run.info.machine, machine()), *(lost or _versions(run, probes))]
+    """Differences of this machine and its software from those of the run, as texts."""
+    left_out = [f"{out.case.id} cannot run: {out.reason}" for out in replan(run.info.plan, probes).left_out]
+    return [
+        *_hardware_differences(run.info.machine, machine()),
+        *(left_out or _version_differences(run, probes)),
+    ]
 
 
-def _machine(then: Machine, now: Machine) -> Iterator[str]:
+def _hardware_differences(then: Machine, now: Machine) -> Iterator[str]:
     if not same_hardware(then, now):
-        for name in HARDWARE:
-            yield from _differing(name, getattr(then, name), getattr(now, name))
+        for name in HARDWARE_FIELDS:
+            yield from _difference(name, getattr(then, name), getattr(now, name))
 
 
-def _versions(run: Run, probes: Sequence[Probe]) -> Iterator[str]:
+def _version_differences(run: Run, probes: Sequence[Probe]) -> Iterator[str]:
     info, here = run.info, machine()
-    yield from _differing("accelbench", info.version, __version__)
-    yield from _differing("Python", info.machine.python, here.python)
-    yield from _differing("system", info.machine.os, here.os)
-    yield from _differing("commit", short(info.commit), short(commit_tag().get(COMMIT, "")))
-    yield from _variables(info.variables)
+    yield from _difference("accelbench", info.version, __version__)
+    yield from _difference("Python", info.machine.python, here.python)
+    yield from _difference("system", info.machine.os, here.os)
+    yield from _difference("commit", short(info.commit), short(commit_tag().get(COMMIT, "")))
+    yield from _variable_differences(info.variables)
     then = {probe.target.name: probe for probe in info.probes}
     for probe in probes:
         before = then.get(probe.target.name, Probe(target=probe.target, version=None))
-        yield from _differing(probe.target.name, before.version, probe.version)
+        yield from _difference(probe.target.name, before.version, probe.version)
         devices = {device.name: device.model for device in probe.devices}
         for device in before.devices:
-            yield from _differing(device.name, device.model, devices.get(device.name))
+            yield from _difference(device.name, device.model, devices.get(device.name))
     for case in info.plan:
-        yield from _workload_version(case, run.records)
+        yield from _workload_difference(case, run.records)
 
 
-def _variables(then: Mapping[str, str] | None) -> Iterator[str]:
-    """The shell's variables that differ, as they would be stored now."""
+def _variable_differences(then: Mapping[str, str] | None) -> Iterator[str]:
+    """Differences of the shell's variables, redacted as in a stored run."""
     redact = process_redaction()
     now = {name: redact(value) for name, value in tuning_variables(os.environ).items()}
     if then is not None:
         for name in sorted(then.keys() | now.keys()):
-            yield from _differing(name, then.get(name), now.get(name))
+            yield from _difference(name, then.get(name), now.get(name))
 
 
-def _workload_version(case: Case, records: Sequence[Record]) -> Iterator[str]:
-    measured = (record.outcome for record in records if record.case.id == case.id)
-    then = {each.workload_version for each in measured if isinstance(each, Measurement)}
+def _workload_difference(case: Case, records: Sequence[Record]) -> Iterator[str]:
+    outcomes = (record.outcome for record in records if record.case.id == case.id)
+    then = {outcome.workload_version for outcome in outcomes if isinstance(outcome, Measurement)}
     now = catalogue.work_version(case.workload, case.params)
-    yield from (f"{case.workload}: version {each}, now {now}" for each in then - {now})
+    yield from (f"{case.workload}: version {version}, now {now}" for version in then - {now})
 
 
-def _differing(name: str, then: object, now: object) -> Iterator[str]:
+def _difference(name: str, then: object, now: object) -> Iterator[str]:
     if then != now:
         yield f"{name}: {then or 'none'}, now {now or 'none'}"
