@@ -74,10 +74,8 @@ class FakeCluster:
         return self.now_s
 
     def nodes(self) -> list[Node]:
-        return [
-            Node(id=f"id-{name}", name=name, kind=machine.kind, cpus=2)
-            for name, machine in self.machines.items()
-        ]
+        machines = self.machines.items()
+        return [Node(id=f"id-{name}", name=name, kind=machine.kind, cpus=2) for name, machine in machines]
 
     def start(self, node: Node, job: bytes) -> int:
         assert node.name not in {job.name for job in self.jobs.values()}, "two jobs on one machine"

@@ -35,12 +35,8 @@ def git(folder: Path, *arguments: str) -> str:
 
 def environment(**more: str) -> dict[str, str]:
     """Environment variables of a command, without other interpreters."""
-    defaults = {
-        "ACCELBENCH_WORKLOADS": str(WORKLOADS),
-        "ACCELBENCH_CACHE": str(ABSENT),
-        "ACCELBENCH_PYTHON": "",
-    }
-    return {**os.environ, **defaults, "COLUMNS": "100", **more}
+    folders = {"ACCELBENCH_WORKLOADS": str(WORKLOADS), "ACCELBENCH_CACHE": str(ABSENT)}
+    return {**os.environ, **folders, "ACCELBENCH_PYTHON": "", "COLUMNS": "100", **more}
 
 
 def only(*names: str) -> dict[str, Any]:
@@ -78,9 +74,8 @@ def folder_with(*names: str) -> str:
         for name in absent:
             path = OWN / f"{name}.py"
             Path(folder, path.name).symlink_to(path)
-            names_to_link |= {*re.findall(r"from benchbench\.workloads\.(\w+) import", path.read_text())} & {
-                *NAMES
-            }
+            imports = re.findall(r"from benchbench\.workloads\.(\w+) import", path.read_text())
+            names_to_link |= {*imports} & {*NAMES}
     return folder
 
 
