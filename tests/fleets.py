@@ -74,8 +74,10 @@ class FakeCluster:
         return self.now_s
 
     def nodes(self) -> list[Node]:
-        machines = self.machines.items()
-        return [Node(id=f"id-{name}", name=name, kind=machine.kind, cpus=2) for name, machine in machines]
+        return [
+            Node(id=f"id-{name}", name=name, kind=machine.kind, cpus=2)
+            for name, machine in self.machines.items()
+        ]
 
     def start(self, node: Node, job: bytes) -> int:
         assert node.name not in {job.name for job in self.jobs.values()}, "two jobs on one machine"

@@ -35,8 +35,12 @@ def git(folder: Path, *arguments: str) -> str:
 
 def environment(**more: str) -> dict[str, str]:
     """Environment variables of a command, without other interpreters."""
-    folders = {"ACCELBENCH_WORKLOADS": str(WORKLOADS), "ACCELBENCH_CACHE": str(ABSENT)}
-    return {**os.environ, **folders, "ACCELBENCH_PYTHON": "", "COLUMNS": "100", **more}
+    defaults = {
+        "ACCELBENCH_WORKLOADS": str(WORKLOADS),
+        "ACCELBENCH_CACHE": str(ABSENT),
+        "ACCELBENCH_PYTHON": "",
+    }
+    return {**os.environ, **defaults, "COLUMNS": "100", **more}
 
 
 def only(*names: str) -> dict[str, Any]:
@@ -74,8 +78,9 @@ def folder_with(*names: str) -> str:
         for name in absent:
             path = OWN / f"{name}.py"
             Path(folder, path.name).symlink_to(path)
-            imports = re.findall(r"from benchbench\.workloads\.(\w+) import", path.read_text())
-            names_to_link |= {*imports} & {*NAMES}
+            names_to_link |= {*re.findall(r"from benchbench\.workloads\.(\w+) import", path.read_text())} & {
+                *NAMES
+            }
     return folder
 
 

@@ -41,7 +41,10 @@ def adaptive_rounds() -> Iterator[str]:
 def both_variances(shared: list[str], own: list[str]) -> str:
     """`4.0 (1.0) %`, cell by cell."""
     pairs = zip(shared, own, strict=True)
-    return " | ".join(f"{a.removesuffix(' %')} ({b.removesuffix(' %')}) %" for a, b in pairs)
+    return " | ".join(
+        f"{shared_cell.removesuffix(' %')} ({own_cell.removesuffix(' %')}) %"
+        for shared_cell, own_cell in pairs
+    )
 
 
 def sessions_grid() -> Iterator[str]:
@@ -52,8 +55,9 @@ def sessions_grid() -> Iterator[str]:
     figures_of = {tuple(row[:4]): [row[4], *row[6:]] for row in grid}
     for count, differ, second in dict.fromkeys(tuple(row[:3]) for row in grid if row[3] == "shared"):
         if int(count) >= 5 or second != "against the sessions":
-            shared, own = (figures_of[count, differ, second, variance] for variance in ("shared", "own"))
-            figures = both_variances(shared, own)
+            figures = both_variances(
+                *(figures_of[count, differ, second, variance] for variance in ("shared", "own"))
+            )
             yield f"| {count} | {differ} | {second} | {figures} |"
 
 

@@ -181,13 +181,16 @@ def test_only_a_gpu_of_jax_keeps_its_peak(monkeypatch: pytest.MonkeyPatch) -> No
     numpy = SimpleNamespace(dtype=str)
     monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(numpy=numpy))
     monkeypatch.setitem(sys.modules, "jax.numpy", numpy)
-    for name in ("cpu", "gpu", "tpu"):
-        session = JaxSession(SimpleNamespace(platform=name), Dtype.FLOAT32)
-        assert session.keeps_peak == (name == "gpu")
+    keeping = [
+        name
+        for name in ("cpu", "gpu", "tpu")
+        if JaxSession(SimpleNamespace(platform=name), Dtype.FLOAT32).keeps_peak
+    ]
+    assert keeping == ["gpu"]
 
 
 @pytest.mark.real
-def test_the_bytes_of_a_tree_are_the_sum_of_its_arrays() -> None:
+def test_the_bytes_of_a_tree_of_arrays_are_those_of_its_leaves() -> None:
     jax = pytest.importorskip("jax")
     session = Jax().open("cpu", a_case().computes_in, "jit", 1)
     values = jax.numpy.zeros(3, "float32")

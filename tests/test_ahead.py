@@ -100,7 +100,7 @@ def test_workers_of_later_rounds_import_concurrently_before_timing() -> None:
         assert diary.entries[-4:] == ["start jax", "start torch", "greet jax", "greet torch"]
 
 
-def test_a_ready_worker_is_not_waited_for_again() -> None:
+def test_a_worker_that_was_waited_for_is_not_waited_for_again() -> None:
     """A worker greets once; waiting for a second greeting would time out and end the worker."""
     diary = Diary(spare=100)
     with pool_ahead(diary, 2) as (pool, cases):

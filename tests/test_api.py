@@ -164,8 +164,9 @@ def test_profiles_agree_with_the_command_line(folder: Path) -> None:
     tables = json.loads(accelbench(*command, cwd=folder).stdout)["tables"]
     profiles = benchbench.profile(results="there")
     assert [profile.case for profile in profiles] == [table["case"] for table in tables]
-    times = [[row.self_s for row in profile.rows] for profile in profiles]
-    assert times == [[row["self_s"] for row in table["rows"]] for table in tables]
+    assert [[row.self_s for row in profile.rows] for profile in profiles] == [
+        [row["self_s"] for row in table["rows"]] for table in tables
+    ]
     (selected,) = benchbench.profile(run, cases="m=2000", results="there")
     assert selected == profiles[1]
     assert benchbench.profile(folder / "there/runs" / run.info.id) == profiles
@@ -235,8 +236,9 @@ def test_a_check_agrees_with_the_command_line(folder: Path) -> None:
         code = Gate(name="main", result=checked.result).exit_code
         output = json.loads(accelbench(*command, "--format", "json", cwd=folder, code=code).stdout)
         assert checked.run == benchbench.load(name)
-        verdicts = [str(finding.verdict) for finding in checked.result.findings]
-        assert verdicts == [finding["verdict"] for finding in output["findings"]]
+        assert [str(finding.verdict) for finding in checked.result.findings] == [
+            finding["verdict"] for finding in output["findings"]
+        ]
     with pytest.raises(NotComparable):
         benchbench.check("B2", baseline="nosuch")
     with pytest.raises(UsageError, match="2 rounds cannot be tested"):

@@ -100,8 +100,9 @@ def test_decoding_is_the_last_row_of_attention() -> None:
     arrays: Any = full.arrays(Draw(Dtype.FLOAT32))
     rows = full.forward(Ops(), arrays)[:, :, -1:]
     np.testing.assert_allclose(last.forward(Ops(), {**arrays, "q": arrays["q"][:, :, -1:]}), rows)
-    costs = [replace(last, length=length).cost(Dtype.FLOAT32) for length in range(1, 10)]
-    assert full.cost(Dtype.FLOAT32).flops == sum(cost.flops for cost in costs)
+    assert full.cost(Dtype.FLOAT32).flops == sum(
+        replace(last, length=length).cost(Dtype.FLOAT32).flops for length in range(1, 10)
+    )
 
 
 def test_heads_that_cannot_be_grouped_are_refused() -> None:

@@ -291,8 +291,10 @@ def test_cuda_memory_is_the_peak_of_the_caching_allocator(stream: Stream) -> Non
 
 def test_every_cuda_device_is_listed_by_its_name(stream: Stream) -> None:
     devices, missing = Torch().devices()
-    names = [(device.name, device.model) for device in devices[1:]]
-    assert names == [("cuda:0", "Example GPU 0"), ("cuda:1", "Example GPU 1")]
+    assert [(device.name, device.model) for device in devices[1:]] == [
+        ("cuda:0", "Example GPU 0"),
+        ("cuda:1", "Example GPU 1"),
+    ]
     assert {device.device_class for device in devices[1:]} == {DeviceClass.ACCELERATOR}
     assert not missing
 

@@ -54,7 +54,9 @@ def test_a_session_is_stored_with_seven_digits(tmp_path: Path) -> None:
     assert back.cases[a_case().id].values["latency_s"] == pytest.approx((0.001, 1 / 700), rel=1e-6)
     assert replace(back, cases={}) == replace(a_digest, cases={})
     failed, absent = a_case(params={"m": 2}).id, a_left_out().case.id
-    assert [back.cases[name] for name in (failed, absent)] == [a_digest.cases[failed], a_digest.cases[absent]]
+    assert {name: back.cases[name] for name in (failed, absent)} == {
+        name: a_digest.cases[name] for name in (failed, absent)
+    }
 
 
 def test_a_file_has_a_line_per_case() -> None:

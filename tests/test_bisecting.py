@@ -268,8 +268,9 @@ def test_versions_of_a_backend_are_measured_in_their_own_interpreters(tmp_path: 
     assert (output["end"], output["span"]["last"]) == ("named", 2)
     assert output["step"]["ratio"] == pytest.approx(1.2)
     assert [version["label"] for version in output["versions"]] == ["1.0", "1.1", "1.2", "1.3"]
-    process = accelbench(*arguments, "--dry-run", "--format", "json", cwd=tmp_path, **paced_by(tmp_path))
-    planned = json.loads(process.stdout)
+    planned = json.loads(
+        accelbench(*arguments, "--dry-run", "--format", "json", cwd=tmp_path, **paced_by(tmp_path)).stdout
+    )
     assert planned["deviation"] is not None
     assert planned["pairs"][0]["middle"] >= 11
     assert sum(version["download_bytes"] for version in planned["versions"]) == 0

@@ -56,8 +56,11 @@ def ends(rules: SearchRules, *changes: float) -> list[VersionPair]:
 def test_a_planted_step_is_named_correctly() -> None:
     all_scenes = scenes(64, (0.05,), 0.02, SEEDS)
     results = [searched(scene, seed) for seed, scene in enumerate(all_scenes)]
-    pairs = zip(results, all_scenes, strict=True)
-    named = [(result, scene) for result, scene in pairs if result.end is SearchEnd.NAMED]
+    named = [
+        (result, scene)
+        for result, scene in zip(results, all_scenes, strict=True)
+        if result.end is SearchEnd.NAMED
+    ]
     right = sum(is_right(result, scene) for result, scene in named)
     assert right >= 95
     assert len(named) - right <= 2
@@ -72,7 +75,7 @@ def test_equal_versions_have_no_difference(versions: int) -> None:
 
 
 @pytest.mark.real
-def test_a_step_among_unmeasurable_versions_is_a_range() -> None:
+def test_a_step_among_versions_that_cannot_be_drawn_pairs_is_given_as_their_range() -> None:
     for seed in range(20):
         at = 5 + seed
         scene = Scene(versions=32, steps={at: 0.08}, deviation=0.02, skipped={at - 2, at - 1})
@@ -97,8 +100,10 @@ def test_the_larger_of_two_steps_is_named_and_the_other_reported() -> None:
 
 
 def test_exact_values_need_the_minimum_number_of_pairs() -> None:
-    rules = SearchRules(versions=32)
-    result, pairs = search(lambda request: STEP if request.beside < 11 <= request.version else 0.0, rules)
+    result, pairs = search(
+        lambda request: STEP if request.beside < 11 <= request.version else 0.0,
+        rules := SearchRules(versions=32),
+    )
     assert span_of(result) == (SearchEnd.NAMED, 11, 11)
     assert len(pairs) == LOOKS[0] + math.ceil(math.log2(rules.last)) + MIN_CONFIRMING_PAIRS
     assert result.step is not None
@@ -119,7 +124,7 @@ def test_two_versions_need_only_the_pairs_of_the_ends() -> None:
 # Ends
 
 
-def test_an_end_that_cannot_be_measured_ends_the_search() -> None:
+def test_an_end_that_cannot_be_drawn_pairs_ends_the_search() -> None:
     for end in (0, 4):
         result = next_pair_or_result([], SearchRules(versions=5), {end})
         assert isinstance(result, SearchResult)
@@ -247,8 +252,10 @@ def test_the_narrowest_range_has_the_required_confidence(weights: list[float], c
     assert inside >= confidence - 1e-9
     assert 1 <= span.first <= span.last < len(chances)
     narrower = span.last - span.first
-    for first in range(1, len(chances) - narrower + 1):
-        assert math.fsum(chances[first : first + narrower]) < confidence + 1e-9
+    assert all(
+        math.fsum(chances[first : first + narrower]) < confidence + 1e-9
+        for first in range(1, len(chances) - narrower + 1)
+    )
 
 
 @settings(max_examples=60, deadline=None)

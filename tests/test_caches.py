@@ -81,8 +81,11 @@ def test_each_cache_mode_is_a_separate_case(tmp_path: Path) -> None:
     )  # fmt: skip
     row_of = {row["cache"]: row for row in rows(tmp_path)}
     work = "gemm(m=256,n=256,k=256)/float32/eager"
-    names = [row["case"] for row in row_of.values()]
-    assert names == [f"{work}{cache}@fake:sim:0" for cache in ("", "/cold", "/rotate")]
+    assert [row["case"] for row in row_of.values()] == [
+        f"{work}@fake:sim:0",
+        f"{work}/cold@fake:sim:0",
+        f"{work}/rotate@fake:sim:0",
+    ]
     assert row_of["hot"]["latency_s"] < row_of["rotate"]["latency_s"] < row_of["cold"]["latency_s"]
     assert "memory peaks include 64.0 MiB that clear the caches" in row_of["cold"]["notes"]
     assert "inputs rotate among 129 copies; memory peaks include their 64.5 MiB" in row_of["rotate"]["notes"]

@@ -84,8 +84,9 @@ def test_the_cause_of_an_error_is_named_once() -> None:
 
 
 def test_an_error_of_accelbench_shows_its_hint_instead_of_its_type() -> None:
-    error = UsageError("There is no batch=9.", "-p batch=8 is the largest.")
-    assert one_line(error) == "There is no batch=9. -p batch=8 is the largest."
+    assert one_line(UsageError("There is no batch=9.", "-p batch=8 is the largest.")) == (
+        "There is no batch=9. -p batch=8 is the largest."
+    )
     raised = RuntimeError("no data")
     raised.__cause__ = UsageError("It has no array.")
     assert one_line(raised) == "RuntimeError: no data; caused by It has no array."

@@ -208,8 +208,10 @@ def test_versions_with_different_arrays_are_refused_before_measuring() -> None:
 
 def test_a_parameter_or_model_missing_on_one_side_does_not_prevent_the_plan() -> None:
     infos = sides(a_model(), a_model(heads=4))
-    names = [list(case.params) for info in infos for case in info.plan]
-    assert names == [["batch", "depth"], ["batch", "depth", "heads"]]
+    assert [list(case.params) for info in infos for case in info.plan] == [
+        ["batch", "depth"],
+        ["batch", "depth", "heads"],
+    ]
     infos = sides(None, a_model())
     statuses = [[case.status for case in info.left_out] for info in infos]
     assert statuses == [[Status.UNSUPPORTED], [Status.SKIPPED]]
@@ -228,8 +230,9 @@ def test_a_case_with_different_arrays_is_incomparable_in_a_check() -> None:
     for side, status in ((ref, Status.INCOMPARABLE), (new, Status.SKIPPED)):
         assert side.info.partner
         side.info.partner.cases[other_case.id] = other_case.id
-        left_out = (a_left_out(case=other_case, status=status, reason=reason),)
-        object.__setattr__(side.info, "left_out", left_out)
+        object.__setattr__(
+            side.info, "left_out", (a_left_out(case=other_case, status=status, reason=reason),)
+        )
     result = check_interleaved(digest(ref), digest(new), RULES)
     verdicts = {finding.case: (finding.verdict, finding.reason) for finding in result.findings}
     assert verdicts[other_case.id] == (Verdict.INCOMPARABLE, reason)

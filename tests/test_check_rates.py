@@ -22,7 +22,6 @@ from benchbench.model.status import Verdict
 from tests.factories import a_machine
 from tests.simulator import Array, a_session, highest_rate, session_medians
 
-pytestmark = [pytest.mark.nightly, pytest.mark.real]
 RULES = GatePolicy(metrics=METRICS[:1])
 IN_TURN = replace(RULES, interleaved=True)
 
@@ -55,6 +54,8 @@ def verdicts_of(
     return [finding.verdict for finding in decide(sessions, a_session(first), rules, confirmation).findings]
 
 
+@pytest.mark.nightly
+@pytest.mark.real
 @pytest.mark.parametrize("heavy", [False, True], ids=["log-normal", "t3"])
 @pytest.mark.parametrize(
     ("sessions", "spread", "rules"),
@@ -84,6 +85,8 @@ def test_a_suite_of_unchanged_code_rarely_fails_a_check(
     assert alarms / suites <= highest_rate(0.05, suites)
 
 
+@pytest.mark.nightly
+@pytest.mark.real
 @pytest.mark.parametrize(("slow", "spread", "rate"), [(1.1, 0.01, 0.95), (1.2, 0.02, 0.95)])
 @pytest.mark.parametrize("rules", [RULES, IN_TURN], ids=["sessions", "in turn"])
 def test_slow_cases_of_thirty_are_found(slow: float, spread: float, rate: float, rules: GatePolicy) -> None:
@@ -95,6 +98,8 @@ def test_slow_cases_of_thirty_are_found(slow: float, spread: float, rate: float,
     assert hits / (3 * suites) >= rate
 
 
+@pytest.mark.nightly
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("spread", "heavy", "phi"), [(0.03, False, 0.0), (0.16, False, 0.3), (0.16, True, 0.3)]
 )
@@ -131,6 +136,8 @@ def is_slower(result: GateResult) -> bool:
     return result.findings[0].verdict is Verdict.SLOWER
 
 
+@pytest.mark.nightly
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("sessions", "spread", "processes"), [(10, 0.0, 3), (10, 0.005, 5), (10, 0.02, 3), (5, 0.02, 3)]
 )
@@ -142,13 +149,19 @@ def test_a_change_of_the_mde_is_found_four_times_in_five(
     source, hits = np.random.default_rng([sessions, int(1000 * spread), processes]), 0
     for _ in range(REPEATS):
         hours = session_medians(source, (sessions + 2, 5, 2 * processes), spread, 0.01, count=10)
-        *baseline, pilot = [a_session(hour[:, :processes], day=n) for n, hour in enumerate(hours[:-1])]
-        slower = first_slower(decide(baseline, pilot, policy)) * hours[-1]
+        sessions_before = [
+            a_session(hour[:, :processes], day=number) for number, hour in enumerate(hours[:-2])
+        ]
+        slower = (
+            first_slower(decide(sessions_before, a_session(hours[-2][:, :processes]), policy)) * hours[-1]
+        )
         run, again = a_session(slower[:, :processes]), a_session(slower[:, processes:])
-        hits += is_slower(decide(baseline, run, policy, Confirmation(new=again)))
+        hits += is_slower(decide(sessions_before, run, policy, Confirmation(new=again)))
     assert 0.75 - MONTE_CARLO <= hits / REPEATS <= 0.9 + MONTE_CARLO
 
 
+@pytest.mark.nightly
+@pytest.mark.real
 @pytest.mark.parametrize(("processes", "between"), [(3, 0.01), (5, 0.02), (10, 0.005)])
 @pytest.mark.parametrize("confirm", [True, False], ids=["two stages", "one"])
 def test_pairs_find_a_change_of_the_mde_as_often(processes: int, between: float, confirm: bool) -> None:
@@ -185,6 +198,8 @@ def calls(folder: Path, cases: int, sessions: int) -> int:
     return counter["call"] + counter["c_call"]
 
 
+@pytest.mark.nightly
+@pytest.mark.real
 @pytest.mark.parametrize(("cases", "sessions"), [(4, 1), (1, 4)], ids=["cases", "sessions"])
 def test_checking_takes_linear_time_in_cases_and_sessions(tmp_path: Path, cases: int, sessions: int) -> None:
     few = calls(tmp_path / "few", 50, 2)

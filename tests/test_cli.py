@@ -366,7 +366,7 @@ def test_a_threshold_has_one_spelling(stored: Path) -> None:
     assert "threshold 5%" in output
 
 
-def test_a_single_varying_size_is_noted(tmp_path: Path) -> None:
+def test_a_size_that_changes_alone_is_noted(tmp_path: Path) -> None:
     process = accelbench(*FAKE, "-w", "gemm", "-p", "m=8,16", "--dry-run", cwd=tmp_path)
     assert "gemm: n=512 k=512 stay while m changes: -p m=n=k=… changes all" in process.stderr
     together = accelbench(*FAKE, "-w", "gemm", "-p", "m=n=k=8,16", "--dry-run", cwd=tmp_path)

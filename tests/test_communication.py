@@ -190,9 +190,12 @@ def test_a_single_process_has_a_share_and_no_ranks() -> None:
     text = rendered(profile_document([table], 5, Path("R")))
     assert "communication: 40.0 % of the step, 10.0 % exposed\n" in text
     assert "by rank" not in text
-    plain_table = operator_table(a_profiled(), a_profile(), None)
-    assert plain_table.communication_s is None
-    assert (plain_table.ranks, plain_table.slowest) == ((), None)
+    without_collectives = operator_table(a_profiled(), a_profile(), None)
+    assert (without_collectives.communication_s, without_collectives.ranks, without_collectives.slowest) == (
+        None,
+        (),
+        None,
+    )
 
 
 def test_a_run_has_the_communication_share_of_profiled_cases(tmp_path: Path) -> None:
@@ -236,8 +239,9 @@ def test_ranks_are_profiled_together_with_all_traces(tmp_path: Path, monkeypatch
     (table,) = api.profile(run.info.id, results=tmp_path)
     assert [item.communication_s for item in table.ranks] == pytest.approx([3e-3, 2e-3])
     assert [item.step_s for item in table.ranks] == pytest.approx([4e-3, 4e-3])
-    times = {row.name: row.self_s for row in table.rows}
-    assert times == pytest.approx({"all_reduce": 3e-3, "product": 1e-3})
+    assert {item.name: item.self_s for item in table.rows} == pytest.approx(
+        {"all_reduce": 3e-3, "product": 1e-3}
+    )
     products = [
         next(item["dur"] for item in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"])
         for name in table.traces

@@ -244,8 +244,10 @@ def test_a_case_that_failed_before_is_never_broken() -> None:
 
 def test_cases_in_one_run_only_are_new_or_gone() -> None:
     small, large = a_case(), a_case(params={"m": 128})
-    new = a_run(some_rounds(*STEADY, case=large), left_out=(a_left_out(case=small),))
-    comparison = compare_runs(a_run(some_rounds(*STEADY, case=small)), new)
+    comparison = compare_runs(
+        a_run(some_rounds(*STEADY, case=small)),
+        a_run(some_rounds(*STEADY, case=large), left_out=(a_left_out(case=small),)),
+    )
     assert [(verdict.verdict, verdict.reason) for verdict in comparison.verdicts] == snapshot(
         [(Verdict.GONE, "unavailable: this torch is a CPU build"), (Verdict.NEW, "not part of the run")]
     )
@@ -253,7 +255,9 @@ def test_cases_in_one_run_only_are_new_or_gone() -> None:
 
 def test_runs_without_a_common_case_are_reported_first() -> None:
     run, other_case = a_run(some_rounds(*STEADY)), a_run(some_rounds(*STEADY, case=a_case(params={"m": 128})))
-    other_machine = replace(other_case, info=replace(other_case.info, machine=a_machine(cpu="other")))
+    other_machine = replace(
+        other_case, info=replace(other_case.info, machine=replace(other_case.info.machine, cpu="other"))
+    )
     facts = []
     for new in (other_case, other_machine, run):
         compared = compare_runs(run, new)

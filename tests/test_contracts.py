@@ -91,7 +91,7 @@ if not any(map(glob, NODES)):
 @pytest.mark.real
 @pytest.mark.gpu
 @pytest.mark.parametrize(("framework", "name", "dtype"), ACCELERATED)
-def test_every_accelerator_agrees_with_float64(framework: str, name: str, dtype: Dtype) -> None:
+def test_every_accelerator_computes_what_float64_computes(framework: str, name: str, dtype: Dtype) -> None:
     all_devices, missing = backend(framework).devices()
     devices = [device.name for device in all_devices if device.device_class is DeviceClass.ACCELERATOR]
     if not devices:

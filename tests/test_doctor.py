@@ -32,8 +32,9 @@ def per_cpu(name: str, text: str) -> Files:
 
 
 def clock_limit(limit: int) -> Files:
-    maximum = per_cpu("cpufreq/cpuinfo_max_freq", "4000000\n")
-    return maximum | per_cpu("cpufreq/scaling_max_freq", f"{limit}\n")
+    return per_cpu("cpufreq/scaling_max_freq", f"{limit}\n") | per_cpu(
+        "cpufreq/cpuinfo_max_freq", "4000000\n"
+    )
 
 
 def used(busy_s: float, steal_s: float = 0.0) -> dict[str, Any]:
@@ -72,8 +73,10 @@ def stalled(percent: str) -> Files:
 
 
 def rapl(energy: str) -> Files:
-    folder = "sys/class/powercap/intel-rapl:0"
-    return {f"{folder}/name": "package-0", f"{folder}/{energy}": "5"}
+    return {
+        f"sys/class/powercap/intel-rapl:0/{name}": text
+        for name, text in [("name", "package-0"), (energy, "5")]
+    }
 
 
 CHECKED: list[tuple[str, Files, dict[str, Any], str, float | None]] = [
@@ -210,8 +213,11 @@ def test_every_check_is_tested_and_has_an_effect_and_a_remedy() -> None:
 
 def test_every_gpu_is_examined(tmp_path: Path) -> None:
     nvml = FakeNvml([some_settings(), some_settings(power_limit_w=350.0)])
-    all_findings = findings.examine(a_host(tmp_path, nvml=nvml))
-    of_power_limit = [finding for finding in all_findings if finding.check == "GPU power limit"]
+    of_power_limit = [
+        finding
+        for finding in findings.examine(a_host(tmp_path, nvml=nvml))
+        if finding.check == "GPU power limit"
+    ]
     assert [finding.seen.partition(":")[0] for finding in of_power_limit] == ["GPU 1", "GPU 0"]
 
 

@@ -117,8 +117,9 @@ def test_devices_come_from_the_runtime(xla: Xla, kind: str, names: list[str]) ->
     xla.kind = kind
     devices, missing = TorchXla().devices()
     assert [device.name for device in devices] == names
-    device_class = DeviceClass.CPU if kind == "CPU" else DeviceClass.ACCELERATOR
-    assert {device.device_class for device in devices} == {device_class}
+    assert {device.device_class for device in devices} == {
+        DeviceClass.CPU if kind == "CPU" else DeviceClass.ACCELERATOR
+    }
     assert all(missing.values())
 
 

@@ -94,8 +94,9 @@ def test_affinity_limits_the_threads(tmp_path: Path) -> None:
         "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
         "from benchbench.machine.environment import usable_threads; print(usable_threads())"
     )
-    command = [sys.executable, "-c", code]
-    answer = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parent.parent)
+    answer = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parent.parent
+    )
     assert answer.stdout == "1\n"
 
 
@@ -356,7 +357,9 @@ def test_variables_of_the_backend_take_precedence() -> None:
 def test_only_the_system_allocator_keeps_the_shells_settings(name: str) -> None:
     assert name not in variables.worker_environment(STEADY, {}, {name: "shell"})
     assert variables.worker_environment(SYSTEM, {}, {name: "shell"})[name] == "shell"
-    assert not any(key.startswith("MALLOC_") for key in variables.worker_environment(SYSTEM, {}, {}))
+    assert not any(
+        variable.startswith("MALLOC_") for variable in variables.worker_environment(SYSTEM, {}, {})
+    )
 
 
 FAULTS = """
@@ -400,7 +403,14 @@ def test_oom_kills_are_read_from_the_kernel(tmp_path: Path) -> None:
 
 def test_slightly_different_memory_is_the_same_hardware() -> None:
     machine = a_machine()
-    for mebibytes, is_same in ((100, True), (500, True), (2048, False)):
-        less = replace(machine, memory_bytes=machine.memory_bytes - mebibytes * 2**20)
-        assert environment.same_hardware(machine, less) == environment.same_hardware(less, machine) == is_same
+    less = [
+        replace(machine, memory_bytes=machine.memory_bytes - mebibytes * 2**20)
+        for mebibytes in (100, 500, 2048)
+    ]
+    assert [environment.same_hardware(machine, other_machine) for other_machine in less] == [
+        True,
+        True,
+        False,
+    ]
+    assert environment.same_hardware(less[0], machine)
     assert not environment.same_hardware(machine, replace(machine, threads=3))

@@ -62,8 +62,9 @@ def test_a_forward_pass_needed_by_gradients_is_not_noted() -> None:
 def test_products_of_all_pairs_under_a_causal_mask_are_noted(kind: type[Attention]) -> None:
     causal, full = (replace(kind().tiny(), causal=causal) for causal in (True, False))
     for framework, is_noted in (("jax", True), ("tensorflow", True), ("torch", False)):
-        programs = [Built(framework, work, Dtype.FLOAT32).program for work in (causal, full)]
-        causal_notes, full_notes = (program.notes for program in programs)
+        (causal_notes, full_notes) = (
+            Built(framework, work, Dtype.FLOAT32).program.notes for work in (causal, full)
+        )
         assert full_notes == ()
         assert [note.text for note in causal_notes] == [
             "executes 1.95× the FLOPs that are counted: all pairs, of which the causal mask leaves half"

@@ -22,7 +22,6 @@ from tests.factories import CPU, a_measurement, a_record, a_run, a_run_info, som
 from tests.injection import ENDED, Outcome, every_fault
 from tests.test_architecture import ROOT
 
-pytestmark = pytest.mark.real
 Report = Callable[[Any], None]
 
 
@@ -166,18 +165,22 @@ def faults_of(work: str) -> int:
     return int(match[1])
 
 
+@pytest.mark.real
 def test_s2_w8_a_fault_at_any_write_of_a_run_loses_no_promised_record() -> None:
     assert faults_of("run") > 20
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("work", ["baseline set", "baseline set --replace"])
 def test_s11_a_fault_at_any_write_of_a_baseline_loses_no_session(work: str) -> None:
     assert faults_of(work) > 5
 
 
+@pytest.mark.real
 def test_s10_a_fault_at_any_write_of_a_plot_leaves_the_old_or_the_new_plot() -> None:
     assert faults_of("plot") > 5
 
 
+@pytest.mark.real
 def test_a_fault_at_any_write_of_a_pytest_session_loses_no_measured_test() -> None:
     assert faults_of("pytest session") > 20

@@ -73,14 +73,19 @@ def newest_runs(results: Path) -> list[Run]:
 
 def finished(run: Run) -> set[str]:
     """The cases with all their rounds."""
-    unfinished = [*(case for case, _ in unfinished_cases(run.info, run.records)), *lost_cases(run)]
-    return {case.id for case in run.info.plan} - {case.id for case in unfinished}
+    missing_cases = {case.id for case, _ in unfinished_cases(run.info, run.records)} | {
+        c.id for c in lost_cases(run)
+    }
+    return {case.id for case in run.info.plan} - missing_cases
 
 
 def test_every_machine_has_its_own_run_in_the_fleet(tmp_path: Path) -> None:
     observer = RecordingObserver()
-    machines = {"a": FakeMachine(), "b": FakeMachine(), "c": FakeMachine(kind="H100")}
-    result = measure_on(FakeCluster(machines), tmp_path, observer)
+    result = measure_on(
+        FakeCluster({"a": FakeMachine(), "b": FakeMachine(), "c": FakeMachine(kind="H100")}),
+        tmp_path,
+        observer,
+    )
     fleet_runs = newest_runs(tmp_path)
     assert [run.info.tags for run in fleet_runs] == [
         {"fleet": result.info.id, "machine": name} for name in ("a", "b", "c")
@@ -96,8 +101,11 @@ def test_one_machine_of_each_type_measures_and_others_replace_it(tmp_path: Path)
     machines = {"a": FakeMachine(), "b": FakeMachine(), "c": FakeMachine(kind="H100")}
     measure_on(FakeCluster(machines), tmp_path, each=MachineChoice.ACCELERATOR_TYPE)
     assert [run.info.tags["machine"] for run in newest_runs(tmp_path)] == ["a", "c"]
-    machines["a"] = FakeMachine(dies_after=1)
-    measure_on(FakeCluster(machines), tmp_path, each=MachineChoice.ACCELERATOR_TYPE)
+    measure_on(
+        FakeCluster({**machines, "a": FakeMachine(dies_after=1)}),
+        tmp_path,
+        each=MachineChoice.ACCELERATOR_TYPE,
+    )
     assert sorted(run.info.tags["machine"] for run in newest_runs(tmp_path)) == ["a", "b", "c"]
 
 
@@ -124,8 +132,11 @@ def test_cases_of_the_last_machine_of_a_type_are_lost(tmp_path: Path) -> None:
     result = measure_on(FakeCluster(machines), tmp_path)
     lost, complete = newest_runs(tmp_path)
     assert (lost.ended, complete.ended) == (True, True)
-    statuses = {row.case.id: row.status for row in rows(lost)}
-    assert [statuses[case.id] for case in CASES] == [Status.OK, Status.LOST, Status.LOST]
+    assert {row.case.id: row.status for row in rows(lost)} == {
+        CASES[0].id: Status.OK,
+        CASES[1].id: Status.LOST,
+        CASES[2].id: Status.LOST,
+    }
     assert is_incomplete(result)
     reason = "its machine was lost: NodeDiedError: gone; no other machine of its type is left (1 of 2 rounds)"
     assert rows(lost)[1].message == reason
@@ -212,8 +223,10 @@ def test_other_versions_of_accelbench_are_refused_unless_allowed(tmp_path: Path)
 def test_a_machine_that_cannot_measure_is_not_replaced(tmp_path: Path) -> None:
     machines = {"a": FakeMachine(refusal="No backend named 'x'."), "b": FakeMachine()}
     result = measure_on(FakeCluster(machines), tmp_path)
-    shares = [(share.state, share.reason) for share in result.shares]
-    assert shares == [("failed", "No backend named 'x'."), ("done", "")]
+    assert [(share.state, share.reason) for share in result.shares] == [
+        ("failed", "No backend named 'x'."),
+        ("done", ""),
+    ]
     assert is_incomplete(result)
 
 
@@ -347,8 +360,11 @@ def test_a_replacement_that_changes_the_cases_fails(tmp_path: Path) -> None:
         "c": FakeMachine(kind="H100"),
     }
     result = measure_on(FakeCluster(machines), tmp_path)
-    states = [(share.machine, share.state) for share in result.shares]
-    assert states[:3] == [("a", "lost"), ("b", "failed"), ("c", "done")]
+    assert [(share.machine, share.state) for share in result.shares][:3] == [
+        ("a", "lost"),
+        ("b", "failed"),
+        ("c", "done"),
+    ]
     assert is_incomplete(result)
     assert validate_path(tmp_path).faults == ()
 
@@ -501,8 +517,11 @@ def test_a_machine_missing_when_a_fleet_is_resumed_is_lost(tmp_path: Path) -> No
     with pytest.raises(Stopped):
         measure_on(FakeCluster(machines), tmp_path, Killer(3))
     result = measure_on(FakeCluster({"b": FakeMachine()}), tmp_path, measure=MeasureOptions(), resume="")
-    states = [(share.machine, share.state) for share in result.shares]
-    assert states == [("a", "lost"), ("b", "done"), ("b", "done")]
+    assert [(share.machine, share.state) for share in result.shares] == [
+        ("a", "lost"),
+        ("b", "done"),
+        ("b", "done"),
+    ]
     assert result.shares[0].reason == "it is no longer in the cluster"
     assert all(run.ended for run in newest_runs(tmp_path))
 
@@ -613,11 +632,13 @@ def test_no_record_is_lost_whichever_machines_are_lost(machines: list[FakeMachin
         assert cluster.jobs == {}
         assert all(run.ended and not run.damaged for run in fleet_runs)
         assert validate_path(results).faults == ()
-        all_records = [record for run in fleet_runs for record in run.records]
-        ids = [record.case.id for record in all_records if isinstance(record.outcome, Measurement)]
-        assert sorted(ids) == sorted(r.case.id for _, r in observer.records)
-        lost = [share for share in result.shares if share.state == "lost" and not share.begun_again_on]
-        lost_for_good = {share.kind for share in lost}
+        measured_records = [
+            record for run in fleet_runs for record in run.records if isinstance(record.outcome, Measurement)
+        ]
+        assert sorted(r.case.id for r in measured_records) == sorted(r.case.id for _, r in observer.records)
+        lost_for_good = {
+            share.kind for share in result.shares if share.state == "lost" and not share.begun_again_on
+        }
         for kind, runs in runs_by_type(fleet_runs, machine_of).items():
             finished_cases = set.union(*(finished(run) for run in runs))
             assert finished_cases == {case.id for case in CASES} or kind in lost_for_good

@@ -123,8 +123,9 @@ def test_machines_with_different_work_of_one_name_are_reported_once(tmp_path: Pa
         return [replace(record, outcome=replace(record.outcome, workload_version="own:other"))]
 
     observer = RecordingObserver()
-    machines = {"a": FakeMachine(), "b": FakeMachine(records=changed_version)}
-    measure_on(FakeCluster(machines), tmp_path, observer)
+    measure_on(
+        FakeCluster({"a": FakeMachine(), "b": FakeMachine(records=changed_version)}), tmp_path, observer
+    )
     notes = [line for line in observer.notes if "measures another gemm(m=1,n=64,k=64)/float32 than" in line]
     assert len(notes) == 1
 

@@ -73,8 +73,9 @@ def test_a_forked_command_has_what_a_fresh_one_has(folder: Path, ending: tuple[s
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder / "own"), *sys.path]), "OWN": "1"}
     command = [sys.executable, "-m", "reporting", *ending]
     # This process may ignore SIGINT, as in the background of a script.
-    command = ["env", "--default-signal=INT", *command]
-    fresh = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
+    fresh = subprocess.run(
+        ["env", "--default-signal=INT", *command], cwd=folder, env=env, capture_output=True, text=True
+    )
     forked = fork_server().run("reporting", *ending, cwd=folder, env=env, timeout_s=60)
     assert (forked.returncode, forked.stderr) == (fresh.returncode, fresh.stderr)
     facts, *ends = forked.stdout.splitlines()

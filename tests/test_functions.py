@@ -494,8 +494,9 @@ def nap():
 )
 def test_a_function_of_a_script_is_found_in_its_file(folder: Path, guard: str, text: str) -> None:
     (folder / "script.py").write_text(SCRIPT.format(guard=guard))
-    command = [sys.executable, "script.py"]
-    process = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True)
+    process = subprocess.run(
+        [sys.executable, "script.py"], cwd=folder, env=environment(), capture_output=True, text=True
+    )
     assert (process.returncode == 0) == bool(guard)
     assert text in process.stdout + process.stderr
     if guard:

@@ -12,7 +12,6 @@ from benchbench.model.status import Verdict
 from tests.program import accelbench, environment
 from tests.test_architecture import ROOT
 
-pytestmark = pytest.mark.real
 PAGE = (ROOT / "docs/functions.md").read_text()
 BENCH, SCRIPT = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 COMMANDS = [
@@ -29,6 +28,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("command", "rounds", "case"),
     [
@@ -43,6 +43,7 @@ def test_functions_are_measured_and_compared(
     assert case in accelbench(*command, "--rounds", rounds, cwd=folder).stdout
 
 
+@pytest.mark.real
 def test_a_modules_function_is_tagged(folder: Path) -> None:
     shortened = ["1" if word == "5" else word for word in MODULE]
     assert shortened != MODULE
@@ -50,6 +51,7 @@ def test_a_modules_function_is_tagged(folder: Path) -> None:
     assert "branch=main" in accelbench("list", "runs", cwd=folder).stdout
 
 
+@pytest.mark.real
 def test_the_script_ends_with_a_verdict(folder: Path) -> None:
     (folder / "script.py").write_text(SCRIPT)
     command = [sys.executable, "script.py"]

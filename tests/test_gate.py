@@ -122,7 +122,7 @@ def test_slower_code_is_measured_again_and_ends_with_10(bench: Bench) -> None:
 
 
 @pytest.mark.real
-def test_a_slow_hour_that_is_over_is_not_confirmed(slower: Bench) -> None:
+def test_a_temporary_slowdown_is_not_confirmed(slower: Bench) -> None:
     slower.pace("0.001 0.001")
     result = slower.check("latest")
     assert result["findings"][0]["flagged"]
@@ -138,7 +138,7 @@ def test_without_confirmation_one_stage_decides(slower: Bench) -> None:
     assert result["confirmation"] is None
 
 
-def test_a_run_of_another_machine_is_decided_in_one_stage_and_says_so(slower: Bench) -> None:
+def test_a_run_of_another_machine_is_decided_in_one_stage_with_a_note(slower: Bench) -> None:
     hardware = r'("cpu":) ?"[^"]*"(, ?\n? *"cores")'
     for path in (slower.folder / "results").rglob("*.json"):
         text = re.sub(hardware, r'\1 "Other CPU"\2', path.read_text())
@@ -161,21 +161,21 @@ def fingerprint_of(fields: dict[str, Any]) -> str:
 
 
 @pytest.mark.real
-def test_exit_zero_tells_a_regression_and_fails_nothing(slower: Bench) -> None:
+def test_exit_zero_reports_a_regression_with_exit_code_0(slower: Bench) -> None:
     result = slower.check("latest", "--exit-zero")
     assert result["endings"] == ["regressed"]
     assert result["counts"]["slower"] == 1
 
 
 @pytest.mark.real
-def test_a_case_that_no_longer_works_ends_with_4_and_is_no_regression(bench: Bench) -> None:
+def test_a_broken_case_ends_with_4_and_is_not_a_regression(bench: Bench) -> None:
     bench.pace("broken")
     result = bench.check("--exit-zero", code=4)
     assert result["endings"] == ["failed"]
     assert "ValueError" in result["findings"][0]["reason"]
 
 
-def test_a_case_that_breaks_while_measured_again_ends_with_4(slower: Bench) -> None:
+def test_a_case_that_breaks_during_confirmation_ends_with_4(slower: Bench) -> None:
     slower.pace("broken")
     assert slower.check("latest", code=4)["findings"][0]["verdict"] == "broken"
 
@@ -186,7 +186,7 @@ def test_a_missing_baseline_ends_with_11_before_anything_is_measured(bench: Benc
     assert "round" not in process.stderr
 
 
-def test_other_hardware_ends_with_11_and_says_what_the_baseline_holds(bench: Bench) -> None:
+def test_other_hardware_ends_with_11_and_names_the_hardware_of_the_baseline(bench: Bench) -> None:
     bench.edit_sessions(r'"cpu": "[^"]*"', '"cpu": "Other CPU"')
     bench.session.parent.rename(bench.session.parent.with_name("0123456789ab"))
     process = bench.run("check", "--baseline", "main", "--exit-zero", code=11)
@@ -202,7 +202,7 @@ def test_other_work_ends_with_11(bench: Bench) -> None:
 
 
 @pytest.mark.real
-def test_a_backend_that_is_gone_ends_with_11_and_never_passes(bench: Bench) -> None:
+def test_a_missing_backend_ends_with_11_and_never_passes(bench: Bench) -> None:
     bench.edit_sessions('(paced.*)fake:cpu(.*"device": )"cpu"', r'\1fake:cuda:0\2"cuda:0"')
     result = bench.check(code=11)
     assert result["endings"] == ["not_comparable"]
@@ -212,7 +212,7 @@ def test_a_backend_that_is_gone_ends_with_11_and_never_passes(bench: Bench) -> N
 
 
 @pytest.mark.real
-def test_a_run_with_nothing_in_common_is_no_pass(bench: Bench) -> None:
+def test_a_run_without_common_cases_does_not_pass(bench: Bench) -> None:
     bench.run("run", "-b", "fake", "-d", "cpu", "--quick", "-w", "gemm", "-p", "m=8")
     result = bench.check("latest", code=11)
     assert result["conclusions"] == [
@@ -221,7 +221,7 @@ def test_a_run_with_nothing_in_common_is_no_pass(bench: Bench) -> None:
     ]
 
 
-def test_undecided_cases_end_with_13_if_none_is_decided_or_if_they_are_to_fail(bench: Bench) -> None:
+def test_undecided_cases_end_with_13_if_none_is_decided(bench: Bench) -> None:
     assert bench.check("latest", "--inconclusive", "fail")["counts"] == {"same": 2}
     bench.keep_one_session()
     output = bench.run("check", "latest", "--baseline", "main", code=13).stdout
@@ -260,7 +260,7 @@ def test_a_run_that_lost_a_record_ends_with_11_and_never_passes(bench: Bench) ->
     assert not any("PASS" in line for line in result["conclusions"])
 
 
-def test_other_versions_end_with_11_where_asked(bench: Bench) -> None:
+def test_other_versions_end_with_11_under_strict_env(bench: Bench) -> None:
     bench.edit_sessions('"frameworks": {"fake": "[^"]*"', '"frameworks": {"fake": "0.0.9"')
     assert bench.check("latest")["changes"] == ["fake 0.0.9 → 0.1.0"]
     assert bench.check("latest", "--strict-env", code=11)["endings"][-1] == "not_comparable"
@@ -284,7 +284,7 @@ def test_a_mistake_has_its_code_and_a_hint(
     assert "hint: " in process.stderr
 
 
-def test_a_damaged_session_is_told_and_passed_over_and_without_any_other_ends_with_5(bench: Bench) -> None:
+def test_a_damaged_session_is_skipped_with_a_warning_unless_all_are_damaged(bench: Bench) -> None:
     path, *other_paths = bench.sessions
     path.write_text("{")
     output = bench.run("check", "latest", "--baseline", "main", "--inconclusive", "pass").stderr
@@ -295,7 +295,7 @@ def test_a_damaged_session_is_told_and_passed_over_and_without_any_other_ends_wi
     assert "no session can be read" in bench.run("check", "latest", "--baseline", "main", code=5).stderr
 
 
-def test_a_run_is_no_session_against_itself(bench: Bench) -> None:
+def test_a_run_is_not_compared_with_itself(bench: Bench) -> None:
     result = bench.check("latest")
     assert result["note"].endswith("is itself a session of the baseline, and left out of it")
     assert result["findings"][0]["first"]["against"] == 5
@@ -305,7 +305,7 @@ def test_a_run_is_no_session_against_itself(bench: Bench) -> None:
     assert "against itself it always passes" in output
 
 
-def test_a_suite_narrows_what_is_checked(bench: Bench) -> None:
+def test_a_suite_limits_the_checked_cases(bench: Bench) -> None:
     suite = 'description = "d"\n[[cases]]\nworkload = "paced"\n'
     (bench.folder / "one.toml").write_text(suite)
     result = bench.check("latest", "--suite", "one.toml")
@@ -323,7 +323,7 @@ def test_results_that_cannot_be_written_end_with_6(bench: Bench) -> None:
     bench.run("check", "--baseline", "main", code=6)
 
 
-def test_thresholds_come_from_the_nearest_file_and_its_patterns_come_before_its_limit(bench: Bench) -> None:
+def test_patterns_of_the_nearest_config_file_override_its_general_threshold(bench: Bench) -> None:
     (bench.folder / "accelbench.toml").write_text(
         '[check]\nbaseline = "main"\nmax-slowdown = "30%"\nmetric = ["latency_s", "peak_host_bytes"]\n'
         '[thresholds]\n"paced*" = 0.4\n"nothing*" = "1%"\n'
@@ -364,7 +364,7 @@ def test_thresholds_come_from_the_nearest_file_and_its_patterns_come_before_its_
 
 
 @pytest.mark.real
-def test_a_suite_has_thresholds_of_its_own(bench: Bench) -> None:
+def test_a_suite_can_define_thresholds(bench: Bench) -> None:
     suite = 'description = "d"\npolicy = "quick"\n[thresholds]\n"paced*" = "50%"\n'
     suite += "".join(f'[[cases]]\nworkload = "{name}"\n' for name in ("paced", "honest"))
     (bench.folder / "own.toml").write_text(suite)
@@ -399,11 +399,6 @@ def test_a_mistake_in_the_file_is_named_with_its_place(bench: Bench, text: str, 
     process = bench.run("check", "latest", "--baseline", "main", code=2)
     assert "accelbench.toml" in process.stderr
     assert hint in process.stderr
-
-
-def test_markdown_can_be_pasted(bench: Bench) -> None:
-    process = bench.run("check", "latest", "--baseline", "main", "--format", "markdown")
-    assert process.stdout.startswith("## Check against main\n\n- PASS")
 
 
 def test_the_documentation_shows_a_file_that_is_read(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def test_rounding_is_drawn_as_deep_as_the_decoder_and_nearly_as_wide(work: Any) 
 
 
 @pytest.mark.parametrize(("prefill", "decode"), PAIRS)
-def test_generating_is_reading_the_longer_prompt(prefill: Prefill, decode: Decode) -> None:
+def test_generating_equals_reading_the_longer_prompt(prefill: Prefill, decode: Decode) -> None:
     prompt, last = prefill.tiny(), decode.tiny()
     arrays: Any = last.arrays(DRAW)
     tokens = np.concatenate([arrays["prompt"], arrays["tokens"]], axis=1)
@@ -109,7 +109,9 @@ def logits_of(framework: str, program: Program, steps: int = 1) -> Any:
 @pytest.mark.real
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize(("prefill", "decode"), PAIRS)
-def test_every_framework_generates_what_it_reads(framework: str, prefill: Prefill, decode: Decode) -> None:
+def test_every_framework_generates_the_same_logits_as_it_reads(
+    framework: str, prefill: Prefill, decode: Decode
+) -> None:
     """Also after further steps, which write the same place of the cache again."""
     prompt, last = prefill.tiny(), decode.tiny()
     arrays: Any = last.arrays(DRAW)
@@ -257,7 +259,7 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
         LlamaDecode(width=120)
 
 
-def test_the_published_size_is_left_out_of_the_parameters() -> None:
+def test_the_published_size_is_not_part_of_the_id() -> None:
     assert Gpt2Decode(batch=8).params == {"batch": 8, "length": 1024}
     assert Gpt2Train(width=96, optimizer="adam").params["width"] == 96
     assert "optimizer" not in Gpt2Train().params

@@ -11,7 +11,7 @@ import pytest
 from benchbench.analyse.rows import launch_notes
 from benchbench.backends.base import Session
 from benchbench.backends.fake import Fake, FakeSession
-from benchbench.backends.torch import CudaSession, Torch
+from benchbench.backends.torch import CudaSession
 from benchbench.model.case import Dtype, Phase
 from benchbench.model.device import Device, DeviceClass
 from benchbench.model.measurement import Batch, Memory
@@ -61,7 +61,7 @@ def test_a_graph_of_several_devices_is_not_planned(strategy: Strategy) -> None:
         ("dcgan_train", "cudagraph", {}, False),
     ],
 )
-def test_inductor_s_graphs_are_planned_of_one_backward_pass(
+def test_inductor_graphs_are_planned_for_one_backward_pass_only(
     workload: str, mode: str, params: dict[str, Any], refused: bool
 ) -> None:
     assert ("several backward passes" in refusal(workload, mode, **params)) == refused
@@ -101,7 +101,7 @@ class Graphs(Fake):
         return GraphSession(device, dtype)
 
 
-def test_the_peak_of_a_graph_is_that_of_its_capture_and_what_was_skipped_is_a_note() -> None:
+def test_the_peak_of_a_graph_is_that_of_its_capture_and_skipped_graphs_are_noted() -> None:
     job = {
         "case": dataclasses.asdict(a_case(backend="fake", mode="", device="sim:0")), "threads": 1,
         "policy": dataclasses.asdict(POLICIES["quick"]), "warm": False, "reference": None, "verified": None,
@@ -134,7 +134,7 @@ def test_a_graph_is_timed_from_its_first_replay_on(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.real
-def test_graphs_that_inductor_skipped_are_counted_where_they_were_asked_for() -> None:
+def test_skipped_inductor_graphs_are_counted_if_graphs_were_requested() -> None:
     pytest.importorskip("torch")
     from torch._dynamo.utils import counters
 
@@ -178,7 +178,7 @@ class Queue:
 
 @pytest.mark.parametrize("step_s", [1e-5, 1e-3, 0.3])
 @pytest.mark.parametrize(("launching", "waits"), [(0.1, False), (1.0, False), (0.1, True), (1.0, True)])
-def test_a_step_that_waits_for_the_device_is_told_from_one_that_is_launched_slowly(
+def test_waiting_for_the_device_is_distinguished_from_slow_launching(
     step_s: float, launching: float, waits: bool
 ) -> None:
     queue = Queue(step_s, launching * step_s, waits)
@@ -221,7 +221,3 @@ def test_every_optimizer_takes_a_step_on_cuda_in_every_release(
         update = OPTIMIZERS[name].torch([parameter], fused=fused)
         parameter.grad = torch.zeros(3, device="cuda:0")
         update.step()
-
-
-def test_the_modes_that_the_plan_refuses_are_modes() -> None:
-    assert {mode for _, mode in Torch.undividable_modes} | {*Torch.single_backward_modes} <= {*Torch.modes}

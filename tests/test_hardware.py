@@ -105,7 +105,7 @@ def best_of(comparison: HardwareComparison, aim: Aim) -> list[str | None]:
     return [ranking.best.hardware.device if ranking.best else None for ranking in rankings]
 
 
-def test_the_fastest_the_cheapest_and_the_most_frugal_may_be_three() -> None:
+def test_the_fastest_cheapest_and_most_efficient_hardware_may_differ() -> None:
     runs = [
         a_gpu_run("H100", [(SMALL, 0.001)], watts=700),
         a_gpu_run("A10", [(SMALL, 0.004)], watts=60),
@@ -148,7 +148,7 @@ def on_devices(case: Case, devices: int, strategy: Strategy = Strategy.DATA_PARA
     ("price", "per_hour", "cheapest"),
     [({}, 32.0, "H100"), ({"8 x H1*": 20.0}, 20.0, "8 × H100"), ({"4 x H100": 1.0}, 32.0, "H100")],
 )
-def test_eight_devices_cost_eight_times_one_or_what_the_user_says_that_eight_cost(
+def test_eight_devices_cost_eight_times_one_unless_they_have_a_price(
     price: dict[str, float], per_hour: float, cheapest: str
 ) -> None:
     """They are seven times as fast: dearer for an item by 8 / 7, unless the eight cost less than 28."""
@@ -220,7 +220,7 @@ def test_a_cpu_is_labelled_and_priced_by_its_threads() -> None:
         ),
     ],
 )
-def test_an_unreliable_case_is_left_out_with_the_reason(over: dict[str, Any], why: str) -> None:
+def test_an_unreliable_case_is_omitted_with_the_reason(over: dict[str, Any], why: str) -> None:
     runs = [a_gpu_run("A", [(SMALL, 0.001)], measured=over), a_gpu_run("B", [(SMALL, 0.002)])]
     comparison = compare_hardware(runs)
     assert [session.hardware.device for session in comparison.evidence.sessions] == ["B"]
@@ -228,7 +228,7 @@ def test_an_unreliable_case_is_left_out_with_the_reason(over: dict[str, Any], wh
     assert f"left out 1×: {why}, on A" in hardware_document(comparison).notes
 
 
-def test_a_simulated_case_counts_though_nothing_of_it_can_be_verified() -> None:
+def test_a_simulated_case_counts_without_verification() -> None:
     over = {"relative_error": None, "notes": (note(NoteKind.SIMULATED),)}
     assert compare_hardware([a_gpu_run("A", [(SMALL, 0.001)], measured=over)]).evidence.left_out == {}
 
@@ -272,7 +272,7 @@ def test_the_order_of_runs_changes_no_ranking() -> None:
     }
 
 
-def test_the_best_is_rarely_claimed_of_what_is_not_the_best() -> None:
+def test_a_wrong_best_is_rarely_claimed() -> None:
     """Four equal machines in each of five works, so any claim is wrong. Days differ by 7 %, as assumed."""
     source = random.Random(6)
     wrong = 0
@@ -297,7 +297,7 @@ points = st.lists(st.tuples(prices, prices) | st.tuples(st.sampled_from((1.0, 2.
 
 
 @given(points)
-def test_no_offer_of_the_front_is_dominated_and_every_other_is_dominated_by_one_of_it(
+def test_the_front_is_not_dominated_and_dominates_all_other_offers(
     offers: list[tuple[float, float]],
 ) -> None:
     best = dominating_points(offers)
@@ -395,13 +395,13 @@ def the_example() -> list[Run]:
 EXAMPLE_PRICES = Prices(currency="EUR", per_hour={"*H100*": 2.5, "*L4": 0.7, "*A10": 0.9})
 
 
-def test_the_page_shows_what_is_printed() -> None:
+def test_the_page_shows_the_printed_output() -> None:
     page = (ROOT / "docs/hardware.md").read_text()
     output = on_a_terminal(hardware_document(compare_hardware(the_example(), EXAMPLE_PRICES)), 130)
     assert output in page.split("```\n")
 
 
-def test_csv_has_numbers_for_all_that_is_compared() -> None:
+def test_csv_has_every_compared_number() -> None:
     text = rendered(hardware_document(compare_hardware(the_example(), EXAMPLE_PRICES)), "csv")
     line = next(line for line in text.splitlines() if line.startswith("NVIDIA A10"))
     assert [round(float(field), 3) for field in line.split(",")[2:8] if field] == snapshot(

@@ -140,7 +140,7 @@ def turns_in(answer: Answer) -> int:
         ("parenting", {JobEnd.ANSWERED}),
     ],
 )
-def test_a_process_that_fails_in_a_turn_costs_its_own_case_only(
+def test_a_process_that_fails_in_a_turn_fails_only_its_case(
     begin: Callable[[str], LocalJob], name: str, ends: set[JobEnd]
 ) -> None:
     answers = heat_of(begin, "good", name, "good")
@@ -193,7 +193,7 @@ def test_a_job_that_no_signal_ends_leaves_its_worker_to_others(
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM], ids=str)
-def test_no_end_of_the_program_in_a_heat_leaves_a_process(
+def test_the_program_leaves_no_process_however_it_ends_in_a_heat(
     tmp_path: Path, sleep: str, number: signal.Signals
 ) -> None:
     functions = [f"functions.py:{name}" for name in ("parenting", "good")]
@@ -207,7 +207,7 @@ def test_no_end_of_the_program_in_a_heat_leaves_a_process(
     assert not processes_mentioning(sleep)
 
 
-def test_a_heat_that_was_interrupted_is_measured_anew_as_a_whole(tmp_path: Path) -> None:
+def test_an_interrupted_heat_is_measured_again_as_a_whole(tmp_path: Path) -> None:
     size = ("-p", "m=64", "-p", "n=64", "-p", "k=64")
     options = ("-b", "torch", "-d", "cpu", "-w", "gemm", *size, "--threads", "1,2", "--brief", "--heats", "2")
     process = start_accelbench("run", *options, cwd=tmp_path)
@@ -235,7 +235,7 @@ def is_in_a_heat(program: psutil.Process) -> bool:
     return sum(process.status() == psutil.STATUS_STOPPED for process in below) > 0
 
 
-def test_a_fork_that_hung_is_measured_alone_in_a_fresh_process(tmp_path: Path, sleep: str) -> None:
+def test_a_hung_fork_is_measured_alone_in_a_fresh_process(tmp_path: Path, sleep: str) -> None:
     functions = [f"functions.py:{name}" for name in ("deadlocked_in_a_fork", "good")]
     accelbench("time", *functions, "--timeout", "2", "--brief", "--heats", "1", cwd=tmp_path)
     hung, good = sorted(map(json.loads, records(tmp_path)), key=lambda record: record["case"]["workload"])

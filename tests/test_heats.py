@@ -84,7 +84,7 @@ def test_two_jobs_of_one_worker_take_turns_and_are_stopped_in_between(worker: Wo
         assert len(answer.reply["outcome"]["turns"]) == 2
 
 
-def test_a_job_killed_between_turns_has_crashed_and_its_worker_goes_on(worker: Worker) -> None:
+def test_a_job_killed_between_turns_has_crashed_and_its_worker_continues(worker: Worker) -> None:
     first, second = start_job(worker, a_job()), start_job(worker, a_job())
     first.stop()
     os.kill(first.pid, signal.SIGKILL)
@@ -102,7 +102,7 @@ def test_a_stopped_job_ends_with_its_worker(worker: Worker) -> None:
     assert not Path(f"/proc/{job.pid}").exists()
 
 
-def test_a_job_that_takes_no_turn_is_ended_alone(worker: Worker) -> None:
+def test_ending_a_job_without_a_turn_leaves_its_worker_alive(worker: Worker) -> None:
     job, second_job = start_job(worker, a_job()), start_job(worker, a_job())
     job.stop()
     with pytest.raises(TimeoutError):
@@ -111,7 +111,7 @@ def test_a_job_that_takes_no_turn_is_ended_alone(worker: Worker) -> None:
     given_turn(second_job)
 
 
-def test_a_template_that_cannot_fork_answers_and_goes_on(
+def test_a_template_that_cannot_fork_reports_it_and_continues(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     channels, threads = list[socket.socket](), list[Thread]()
@@ -148,7 +148,7 @@ def test_process_tree_has_processes_of_other_sessions(worker: Worker) -> None:
     assert process_tree(os.getpid()) > {job.pid}
 
 
-def test_turns_hold_the_blocks_that_were_timed_in_them() -> None:
+def test_each_turn_has_the_blocks_timed_in_it() -> None:
     class ThreeTurns:
         def take(self, block_s: float) -> Iterator[float]:
             yield from [0.03] * 3

@@ -72,7 +72,7 @@ def wandering(source: Generator, n: int) -> Logs:
         (UNCHANGED["two machines, 5 runs on each"][0], 4, 60, 6),
     ],
 )
-def test_a_stable_series_of_100_runs_seldom_has_a_change(
+def test_a_stable_series_of_100_runs_rarely_has_a_change(
     noise: Callable[[Generator, int], Logs], seed: int, series: int, most: int
 ) -> None:
     source = np.random.default_rng(seed)
@@ -91,7 +91,7 @@ def test_a_step_of_five_times_the_noise_is_found_three_runs_later(step: float) -
     assert hits >= 190
 
 
-def test_recurring_levels_are_reported_and_are_no_changes() -> None:
+def test_recurring_levels_are_reported_but_are_not_changes() -> None:
     y = 0.1 * np.repeat([0, 1, 0, 1], 8) + independent(np.random.default_rng(3), 32)
     history = change_points(np.exp(y).tolist())
     assert not history.changes
@@ -99,7 +99,7 @@ def test_recurring_levels_are_reported_and_are_no_changes() -> None:
     assert [(segment.start, segment.stop) for segment in history.segments] == [(0, 32)]
 
 
-def test_single_runs_that_keep_going_to_another_level_and_back_are_a_lottery_too() -> None:
+def test_single_runs_at_a_recurring_level_are_not_changes() -> None:
     y = independent(np.random.default_rng(3), 40, 0.005)
     y[20:23] += 0.15
     (first, second) = indices(change_points(np.exp(y).tolist()))
@@ -115,7 +115,7 @@ def test_a_step_is_found_although_single_runs_before_it_reach_its_height(spikes:
     assert sum(among_spikes(np.random.default_rng(number), spikes) for number in range(20)) >= 16
 
 
-def test_runs_of_which_a_third_stand_at_the_other_level_are_a_lottery() -> None:
+def test_runs_with_a_third_at_another_level_have_no_change() -> None:
     assert sum(among_spikes(np.random.default_rng(number), 18) for number in range(20)) <= 2
 
 
@@ -123,7 +123,7 @@ def test_a_change_and_its_repair_are_two_changes() -> None:
     assert sum(there_and_back(np.random.default_rng(number)) for number in range(20)) >= 19
 
 
-def test_short_series_whose_runs_hang_together_are_corrected_for() -> None:
+def test_short_correlated_series_rarely_have_a_change() -> None:
     logs, runs = UNCHANGED["the same, 20 runs  "]
     source = np.random.default_rng(4)
     assert sum(bool(found_in(logs(source, runs))) for _ in range(100)) <= 22
@@ -185,7 +185,7 @@ def test_the_quality_control_series_have_exactly_the_change_they_were_built_with
     assert abs(index - TRUTH[name]) <= MARGIN
 
 
-def test_changes_of_five_percent_in_a_throughput_history_are_those_marked() -> None:
+def test_changes_of_five_percent_in_a_throughput_history_match_the_labels() -> None:
     history = change_points(numbers(TIGERBEETLE), threshold=0.05, better="higher")
     truth = marked(TIGERBEETLE, "cp_ge5pct")
     assert hits(indices(history), truth) == len(truth) == len(history.changes) == 2
@@ -193,7 +193,7 @@ def test_changes_of_five_percent_in_a_throughput_history_are_those_marked() -> N
     assert 10 in history.outliers
 
 
-def test_smaller_changes_in_that_history_are_ones_otava_finds_too() -> None:
+def test_smaller_changes_in_that_history_agree_with_otava() -> None:
     changes = indices(change_points(numbers(TIGERBEETLE), better="higher"))
     assert len(changes) > 2
     assert hits(changes, marked(TIGERBEETLE, "otava_p001_any_size")) == len(changes)
@@ -218,7 +218,7 @@ def test_a_real_stable_series_has_its_outliers_and_no_change() -> None:
     assert not history.changes
 
 
-def test_in_real_noise_a_step_of_ten_percent_is_found_three_runs_later_and_else_nothing() -> None:
+def test_a_step_of_ten_percent_in_real_noise_is_found_three_runs_later() -> None:
     values = numbers(REAL)
     lengths = range(20, len(values) + 1)
     stepped = [values[: n - 3] + [1.1 * value for value in values[n - 3 : n]] for n in lengths]
@@ -231,7 +231,7 @@ def test_in_real_noise_a_step_of_ten_percent_is_found_three_runs_later_and_else_
     assert sum(flagged) <= 0.15 * len(lengths)
 
 
-def test_the_change_is_tested_and_bounded_as_by_scipy_where_noise_is_not_correlated() -> None:
+def test_the_test_and_interval_of_a_change_equal_scipy_for_uncorrelated_noise() -> None:
     y = 0.01 * (np.arange(20) % 2) + 0.2 * (np.arange(20) >= 12)
     (change,) = change_points(np.exp(y).tolist()).changes
     test = oracle.ttest_ind(y[12:], y[:12])
@@ -413,7 +413,7 @@ def test_a_boundary_outside_the_series_is_an_error(boundary: int) -> None:
         change_points([1.0] * 4, boundaries=[boundary])
 
 
-def test_the_example_of_the_documentation_is_what_happens() -> None:
+def test_the_example_of_the_documentation_works() -> None:
     result = doctest.testfile(str(HERE.parent / "docs/history.md"), module_relative=False)
     assert result.attempted > 0
     assert result.failed == 0

@@ -77,7 +77,7 @@ TOMLS = {
         ("run.json", lambda path: runs.read_head(path.parent), UnreadableInput),
     ],
 )
-def test_x11_a_path_that_is_no_regular_file_of_usual_size_is_refused(
+def test_x11_special_and_oversized_files_are_refused(
     tmp_path: Path, make: Make, name: str, reader: Callable[[Path], object], error: type[AccelbenchError]
 ) -> None:
     make(tmp_path / name)
@@ -185,7 +185,7 @@ def test_x11_environments_are_counted_before_any_is_made() -> None:
         environments({f"V{number}": [str(value) for value in range(10)] for number in range(10)})
 
 
-def test_x12_a_case_larger_than_the_memory_is_left_out_with_the_reason() -> None:
+def test_x12_a_case_larger_than_the_memory_is_omitted_with_the_reason() -> None:
     small, huge = a_case(), a_case(params={"m": 2**40, "n": 64, "k": 64})
     limited_plan = without_too_large(Plan((small, huge), ()), 8 * 2**30)
     assert limited_plan.cases == (small,)
@@ -195,7 +195,7 @@ def test_x12_a_case_larger_than_the_memory_is_left_out_with_the_reason() -> None
     assert without_too_large(Plan((huge,), ()), 0).cases == (huge,)
 
 
-def test_x12_a_run_of_too_large_cases_alone_is_an_error(tmp_path: Path) -> None:
+def test_x12_a_run_with_only_too_large_cases_is_an_error(tmp_path: Path) -> None:
     process = accelbench("run", "-w", "gemm", "-b", "fake", "-p", f"m={2**60}", cwd=tmp_path, code=3)
     assert "and this machine has" in process.stderr
 
@@ -220,7 +220,7 @@ def test_a_file_is_read_up_to_the_allowed_size(tmp_path: Path) -> None:
 
 @pytest.mark.real
 @pytest.mark.skipif(not has_namespaces(), reason="a network of its own needs unshare -n")
-def test_x17_without_a_network_the_same_is_measured(tmp_path: Path) -> None:
+def test_x17_a_run_without_a_network_measures_the_same(tmp_path: Path) -> None:
     command = ["unshare", "-rn", sys.executable, "-m", "benchbench.cli"]
     options = ["run", "-w", "gemm", "-b", "fake", "--rounds", "1", "-p", "m=8"]
     subprocess.run([*command, *options], cwd=tmp_path, env=environment(), check=True)

@@ -68,7 +68,7 @@ def test_only_runs_of_different_hours_report_the_gap() -> None:
         assert not any("apart" in line for line in facts(compared))
 
 
-def test_the_line_is_in_every_format() -> None:
+def test_the_gap_is_in_every_format() -> None:
     compared_runs = compare_runs(of_day(0), of_day(1))
     document = comparison.comparison_document(compared_runs, compared_runs.verdicts)
     for name in ("terminal", "markdown"):
@@ -144,7 +144,7 @@ TYPED = (
     ],
     ids=["version", "interpreter", "commit", "dirty", "python", "shipped", "nothing", "functions"],
 )
-def test_the_command_measures_what_differs_with_the_options_of_the_newer_run(
+def test_the_command_repeats_the_options_of_the_newer_run_for_both_sides(
     ref: dict[str, Any], new: dict[str, Any], command: str
 ) -> None:
     before, after = of_day(0, **ref), of_day(1, **new)
@@ -154,7 +154,7 @@ def test_the_command_measures_what_differs_with_the_options_of_the_newer_run(
     assert compared_runs.compared == 0 or fact in facts(compared_runs)
 
 
-def test_only_options_of_measuring_are_kept_as_they_were_typed() -> None:
+def test_only_measuring_options_are_repeated() -> None:
     assert measuring_words(("--quick", "--profile", "-w", "gemm", "--rounds=7", "--out", "a.html", "-v")) == (
         "--quick", "-w", "gemm", "--rounds=7",
     )  # fmt: skip
@@ -170,11 +170,11 @@ def test_only_options_of_measuring_are_kept_as_they_were_typed() -> None:
         ("-wgemm -b torch", "-wgemm -b torch"),
     ],
 )
-def test_what_is_measured_without_a_flag_is_measured_again(typed: str, words: str) -> None:
+def test_positional_arguments_are_repeated_as_options(typed: str, words: str) -> None:
     assert measuring_words(typed.split()) == tuple(words.split())
 
 
-def test_every_option_of_run_that_takes_no_value_is_known() -> None:
+def test_every_run_option_without_a_value_is_known() -> None:
     import_commands(())
     command = typer.main.get_command(app).commands["run"]  # type: ignore[attr-defined]
     flags = [param for param in command.params if getattr(param, "is_flag", False)]
@@ -250,7 +250,7 @@ def test_intervals_include_the_session_spread() -> None:
 
 
 @pytest.mark.parametrize("source", ["baseline", "runs"])
-def test_a_baseline_or_stored_runs_tell_it(tmp_path: Path, source: str) -> None:
+def test_the_session_spread_comes_from_a_baseline_or_stored_runs(tmp_path: Path, source: str) -> None:
     root = tmp_path / "results"
     stored_runs = [of_day(0), of_day(1, factor=1.05)]
     if source == "runs":

@@ -21,7 +21,7 @@ def test_a_machine_has_the_same_id_each_time_and_others_have_others(tmp_path: Pa
     assert len({an_id(tmp_path), an_id(tmp_path, host="node2"), an_id(tmp_path, key=KEY[::-1])}) == 3
 
 
-def test_an_id_holds_neither_the_key_nor_the_host(tmp_path: Path) -> None:
+def test_an_id_contains_neither_the_key_nor_the_host(tmp_path: Path) -> None:
     machine_id = an_id(tmp_path, host="beef")
     assert len(machine_id) == 16
     assert int(machine_id, 16)
@@ -29,7 +29,7 @@ def test_an_id_holds_neither_the_key_nor_the_host(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "uninitialized"])
-def test_a_container_is_its_machine_whatever_it_is_called(tmp_path: Path, key: str) -> None:
+def test_a_container_has_the_id_of_its_machine(tmp_path: Path, key: str) -> None:
     ids = {an_id(tmp_path, key=key, host=host, boot="f3a1-22\n") for host in ("pod1", "pod2")}
     assert len(ids) == 1
     assert an_id(tmp_path, key=key, boot="other") not in ids

@@ -120,7 +120,7 @@ def test_every_statistic_of_a_real_session_survives_import_and_export(files: lis
 
 
 @pytest.mark.real
-def test_pytest_benchmark_reads_what_is_exported(files: list[Path], tmp_path: Path) -> None:
+def test_pytest_benchmark_reads_exported_files(files: list[Path], tmp_path: Path) -> None:
     for name, content in PytestBenchmark().export(report_document(import_files(files[:1]))).items():
         (tmp_path / name).write_bytes(content)
     command = [sys.executable, "-m", "pytest_benchmark", "compare", "0001_accelbench.json"]
@@ -189,7 +189,7 @@ def test_a_benchmark_that_only_some_files_have_counts_the_rounds_it_has(tmp_path
     assert "1 of 2 rounds" in once["notes"]
 
 
-def test_files_of_several_machines_are_not_rounds_of_one_run(tmp_path: Path) -> None:
+def test_files_of_several_machines_are_refused(tmp_path: Path) -> None:
     other_machine = a_file(tmp_path, name="b.json", machine_info={"machine": "aarch64", "cpu": {"count": 8}})
     with pytest.raises(UsageError, match="different machines"):
         import_files([a_file(tmp_path), other_machine])
@@ -223,13 +223,13 @@ def test_a_run_is_filed_under_the_commit_that_all_files_name(
     assert (back["id"], back["dirty"]) == (name.removesuffix("-dirty"), name.endswith("-dirty"))
 
 
-def test_tags_given_are_added_and_come_first(tmp_path: Path) -> None:
+def test_tags_of_the_command_line_override_those_of_the_file(tmp_path: Path) -> None:
     file = a_file(tmp_path, commit_info={"id": HASH})
     assert import_files([file], {"branch": "main"}).info.tags == {"commit": HASH, "branch": "main"}
     assert import_files([file], {"commit": "v1"}).info.tags == {"commit": "v1"}
 
 
-def test_samples_of_0_are_a_failure_and_not_a_speed(tmp_path: Path) -> None:
+def test_samples_of_0_are_a_failure(tmp_path: Path) -> None:
     (row,) = map(flatten, rows(import_files([a_file(tmp_path, a_benchmark(0.0, 0.0, 1e-6))])))
     assert row["status"] == "failed"
     assert row["latency_s"] is None
@@ -246,7 +246,7 @@ def test_samples_of_0_are_a_failure_and_not_a_speed(tmp_path: Path) -> None:
         (json.dumps({"machine_info": {}, "benchmarks": [], "datetime": "x", "version": "5"}), "0 benchmarks"),
     ],
 )
-def test_a_file_of_no_known_tool_is_unreadable(tmp_path: Path, text: str, message: str) -> None:
+def test_a_file_of_an_unknown_tool_is_unreadable(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "a.json"
     path.write_text(text)
     with pytest.raises(UnreadableInput, match=message) as error:
@@ -271,7 +271,7 @@ def test_impossible_samples_are_refused(tmp_path: Path, stats: dict[str, Any], m
         import_files([a_file(tmp_path, a_benchmark(stats=stats))])
 
 
-def test_an_imported_run_has_no_path_of_the_machine(tmp_path: Path) -> None:
+def test_an_imported_run_contains_no_path_of_the_machine(tmp_path: Path) -> None:
     assert import_files([a_file(tmp_path)]).info.command == ("import", "a.json")
 
 
@@ -335,7 +335,7 @@ def test_pyperf_results_in_bytes_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.real
-def test_what_pyperf_itself_writes_is_read(tmp_path: Path) -> None:
+def test_files_written_by_pyperf_are_read(tmp_path: Path) -> None:
     pytest.importorskip("pyperf")
     options = ["-p", "2", "-n", "2", "-w", "1", "-l", "10", "-o", "a.json"]
     command = [sys.executable, "-m", "pyperf", "timeit", *options, "sum(range(9))"]
@@ -374,7 +374,7 @@ def test_repetitions_of_google_benchmark_are_samples_of_one_process(tmp_path: Pa
     assert row["latency_s"] == pytest.approx(4e-6)
 
 
-def test_aggregates_alone_are_one_value_and_complexities_none(tmp_path: Path) -> None:
+def test_aggregates_without_samples_are_one_value_and_complexities_are_ignored(tmp_path: Path) -> None:
     fit = an_aggregate("BigO", 1.0, name="BM_fit_BigO", run_name="BM_fit")
     file = of_google(tmp_path, an_aggregate("mean", 3.0), an_aggregate("median", 2.0), fit)
     (row,) = map(flatten, rows(import_files([file])))
@@ -384,14 +384,14 @@ def test_aggregates_alone_are_one_value_and_complexities_none(tmp_path: Path) ->
     )
 
 
-def test_what_failed_in_google_benchmark_has_no_speed(tmp_path: Path) -> None:
+def test_failed_google_benchmarks_have_no_speed(tmp_path: Path) -> None:
     failed = a_repetition(0.0, error_occurred=True, error_message="no such file")
     (row,) = map(flatten, rows(import_files([of_google(tmp_path, failed)])))
     assert (row["status"], row["latency_s"]) == ("failed", None)
     assert "no such file" in str(row["message"])
 
 
-def test_files_of_two_tools_are_no_run(tmp_path: Path) -> None:
+def test_files_of_two_tools_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="by different tools"):
         import_files([of_pyperf(tmp_path), of_google(tmp_path, a_repetition(1.0))])
 
@@ -401,7 +401,9 @@ def test_files_of_two_tools_are_no_run(tmp_path: Path) -> None:
 
 @given(st.lists(st.floats(1e-9, 1e3), min_size=1, max_size=20), st.integers(1, 10**7))
 @settings(max_examples=100)
-def test_a_sample_comes_back_whatever_its_iterations(blocks: list[float], iterations: int) -> None:
+def test_samples_survive_import_and_export_with_any_number_of_iterations(
+    blocks: list[float], iterations: int
+) -> None:
     data = [block / iterations for block in blocks]  # what pytest-benchmark stores of them
     with tempfile.TemporaryDirectory() as folder:
         run = import_files([a_file(Path(folder), a_benchmark(*data, iterations=iterations))])
@@ -409,7 +411,7 @@ def test_a_sample_comes_back_whatever_its_iterations(blocks: list[float], iterat
 
 
 @given(st.lists(st.floats(1e-9, 1e3), min_size=1, max_size=50))
-def test_the_statistics_are_those_of_pytest_benchmark(data: list[float]) -> None:
+def test_exported_statistics_equal_those_of_pytest_benchmark(data: list[float]) -> None:
     stats: Any = ORACLE()
     for value in data:
         stats.update(value)
@@ -417,7 +419,7 @@ def test_the_statistics_are_those_of_pytest_benchmark(data: list[float]) -> None
 
 
 @given(st.floats(0, 1e-6))
-def test_the_smallest_samples_are_kept(value: float) -> None:
+def test_the_smallest_samples_are_exported(value: float) -> None:
     assume(value / 2 > 0)
     with tempfile.TemporaryDirectory() as folder:
         run = import_files([a_file(Path(folder), a_benchmark(value))])
@@ -429,7 +431,7 @@ def test_the_smallest_samples_are_kept(value: float) -> None:
 # Runs of ours
 
 
-def test_a_round_of_ours_is_a_file_there_and_failures_are_left_out() -> None:
+def test_each_round_is_exported_as_a_file_without_failures() -> None:
     records = [*some_rounds(1e-3, 2e-3), a_record(a_failure(), case=replace(a_record().case, workload="x"))]
     first, second = exported(a_run(records))
     name = "gemm(m=64,n=64,k=64)/float32/eager@torch:cpu"

@@ -57,7 +57,7 @@ warned = pytest.mark.filterwarnings(
 
 
 @given(st.integers(1, 300))
-def test_an_epoch_has_every_image_once_in_an_order_of_its_own(count: int) -> None:
+def test_an_epoch_has_every_image_once_in_a_new_order(count: int) -> None:
     epochs = draw_order(count)[:, 0].reshape(EPOCHS, count)
     for epoch in epochs:
         assert sorted(epoch) == list(range(count))
@@ -194,7 +194,7 @@ def test_a_set_of_the_users_is_found_by_its_content(work: InputPipeline) -> None
     assert batch["labels"].max() < 10
 
 
-def test_samples_are_of_all_the_set(work: InputPipeline) -> None:
+def test_samples_come_from_the_whole_set(work: InputPipeline) -> None:
     assert len(work.image_set().labels) == 7
     image_set = find_set(work.source)
     first, last = (work.image_set().image(at) for at in (0, 6))
@@ -258,9 +258,7 @@ def test_the_error_of_an_unreadable_set_has_the_reason(
 
 
 @pytest.mark.parametrize("images", [1, 2**32 - 1], ids=["more than it says", "as much as it says"])
-def test_x8_no_more_is_unpacked_than_the_head_of_a_file_says_and_a_set_may_have(
-    tmp_path: Path, images: int
-) -> None:
+def test_x8_unpacking_stops_at_the_declared_and_the_largest_size(tmp_path: Path, images: int) -> None:
     path, zeros = an_mnist(tmp_path, packed=True), gzip.compress(bytes(2**20))
     head = bytes([0, 0, 8, 3]) + b"".join(size.to_bytes(4) for size in (images, 2, 2))
     path.write_bytes(gzip.compress(head) + 64 * zeros)
@@ -272,7 +270,7 @@ def test_x8_no_more_is_unpacked_than_the_head_of_a_file_says_and_a_set_may_have(
     tracemalloc.stop()
 
 
-def test_a_packed_file_that_is_damaged_says_so(tmp_path: Path) -> None:
+def test_a_damaged_packed_file_is_an_error(tmp_path: Path) -> None:
     path = an_mnist(tmp_path, packed=True)
     content = path.read_bytes()
     path.write_bytes(content[:10] + b"\xff" * (len(content) - 10))
@@ -280,9 +278,7 @@ def test_a_packed_file_that_is_damaged_says_so(tmp_path: Path) -> None:
         read_set(path)
 
 
-def test_a_set_that_is_gone_or_too_small_is_unsupported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_or_too_small_set_is_unsupported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = a_cifar10(tmp_path / "cifar")
     monkeypatch.setenv(DATA_PATHS, str(path))
     name = read_set(path)[0]
@@ -323,7 +319,7 @@ def test_data_is_listed_by_the_names_that_cases_take(tmp_path: Path) -> None:
 
 @pytest.mark.real
 @pytest.mark.parametrize("times", [pytest.param(0.5, marks=pytest.mark.nightly), 3.0])
-def test_waiting_is_what_a_step_takes_longer_than_on_data_in_memory(tmp_path: Path, times: float) -> None:
+def test_waiting_is_the_extra_time_compared_with_data_in_memory(tmp_path: Path, times: float) -> None:
     accelbench(
         *("run", "-b", "fake", "-d", "cpu", "--quick", "--rounds", "1", "-w", "feeding"),
         *("-p", f"times={times}"),
@@ -394,7 +390,7 @@ def assert_batches_match(framework: str, work: InputPipeline, count: int) -> Non
 @warned
 @pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.nightly), 2])
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_each_batch_is_the_references_to_the_bit(framework: str, workers: int) -> None:
+def test_each_batch_equals_the_reference_bit_by_bit(framework: str, workers: int) -> None:
     """Compare 13 batches: more than one epoch, which has 56 samples."""
     assert_batches_match(framework, InputPipeline(batch=5, side=9, samples=7, workers=workers), 13)
 
@@ -402,7 +398,7 @@ def test_each_batch_is_the_references_to_the_bit(framework: str, workers: int) -
 @pytest.mark.real
 @warned
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_the_users_images_are_the_references_to_the_bit(framework: str, work: InputPipeline) -> None:
+def test_batches_of_user_images_equal_the_reference_bit_by_bit(framework: str, work: InputPipeline) -> None:
     assert_batches_match(framework, work, 4)
 
 
@@ -422,7 +418,7 @@ def test_a_pipeline_and_its_step_are_timed_alone(framework: str) -> None:
 
 @pytest.mark.real
 @warned
-def test_a_timed_step_that_does_not_take_what_it_is_fed_is_wrong() -> None:
+def test_a_timed_step_that_ignores_its_batch_is_wrong() -> None:
     backend, work = backend_of("torch"), InputPipeline(workers=0).tiny()
     case = a_case(workload="input_pipeline", params=work.params, phase=work.phase)
     session = backend.open("cpu", Dtype.FLOAT32, "eager", 2)
@@ -437,7 +433,7 @@ def test_a_timed_step_that_does_not_take_what_it_is_fed_is_wrong() -> None:
 @pytest.mark.real
 @pytest.mark.skipif(not SHARED_MEMORY.is_dir(), reason="Linux's shared memory")
 @pytest.mark.parametrize("framework", ["torch", pytest.param("jax", marks=pytest.mark.nightly)])
-def test_workers_are_the_cases_own_and_nothing_of_them_is_left(framework: str, tmp_path: Path) -> None:
+def test_data_workers_end_with_their_case(framework: str, tmp_path: Path) -> None:
     backend_of(framework)
     before = set(SHARED_MEMORY.iterdir())
     accelbench(

@@ -81,7 +81,7 @@ def test_an_interpreter_given_by_hand_wins_over_an_environment_and_that_over_the
     assert only("fake", {"fake": "/by/hand"}).python == "/by/hand"
 
 
-def test_a_label_needs_an_interpreter_and_the_hint_tells_both_ways_and_what_there_is(cache: Path) -> None:
+def test_a_label_without_an_interpreter_is_an_error_with_the_options(cache: Path) -> None:
     an_environment(cache, "fake@old")
     with pytest.raises(UsageError, match=r"No interpreter for 'torch@2\.12'") as caught:
         targets(["torch@2.12"], {"jax@mine": "/x"}, "running")
@@ -158,7 +158,7 @@ def test_an_unreadable_record_makes_the_environment_broken_with_the_reason(
     assert only("fake@own").remedy == "accelbench env create fake@own"
 
 
-def test_an_environment_whose_interpreter_is_gone_is_broken(cache: Path) -> None:
+def test_an_environment_without_its_interpreter_is_broken(cache: Path) -> None:
     python = an_environment(cache) / "bin/python"
     assert interpreters.find_environment("fake@own").health == "ready"
     python.unlink()
@@ -167,7 +167,7 @@ def test_an_environment_whose_interpreter_is_gone_is_broken(cache: Path) -> None
     assert "does not start" in only("fake@own").fault
 
 
-def test_one_recorded_as_broken_is_still_tried_since_it_may_have_been_mended(cache: Path) -> None:
+def test_an_environment_recorded_as_broken_is_tried_again(cache: Path) -> None:
     an_environment(cache, broken="ImportError: undefined symbol")
     environment = interpreters.find_environment("fake@own")
     assert (environment.health, environment.usable, only("fake@own").fault) == ("broken", True, "")
@@ -204,7 +204,7 @@ def test_a_removal_takes_the_record_first(cache: Path) -> None:
 
 
 @pytest.mark.real
-def test_an_unusable_environment_is_listed_with_the_command_and_its_cases_are_left_out(
+def test_an_unusable_environment_is_listed_with_the_remedy_and_its_cases_are_omitted(
     tmp_path: Path, cache: Path
 ) -> None:
     (cache / "fake@half").mkdir()
@@ -268,7 +268,7 @@ def test_the_variable_names_interpreters_as_the_option_does(tmp_path: Path) -> N
     assert {row["backend"] for row in json.loads(output)} == {"fake@other"}
 
 
-def test_an_interpreter_that_is_named_and_not_measured_is_a_mistake(tmp_path: Path) -> None:
+def test_an_unused_interpreter_is_an_error(tmp_path: Path) -> None:
     arguments = ("run", "-b", "fake", "--python", f"fake@other={sys.executable}")
     process = accelbench(*arguments, cwd=tmp_path, code=2)
     assert "Add it: -b fake@other" in process.stderr

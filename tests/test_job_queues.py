@@ -127,14 +127,14 @@ def test_a_worker_begins_its_next_job_while_another_worker_is_busy(monkeypatch: 
     assert labels == ["now long", "now short 0", "now short 1", "now short 2"]
 
 
-def test_what_an_answer_makes_possible_begins_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_that_follow_an_answer_begin_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     first = a_job(None, "reference", 5, a_job(on("torch"), "check", 5))
     diary = diary_of([first, a_job(None, "another reference", 20)], monkeypatch)
     assert (5, "torch begins check") in diary
     assert diary[-1] == (25, "reference ends another reference")
 
 
-def test_one_job_at_a_time_has_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_accelerator_runs_one_job_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = [a_job(on(target, "cuda:0"), f"{target}'s", 10) for target in ("torch", "jax")]
     diary = diary_of(jobs, monkeypatch)
     assert [line for _, line in diary] == [
@@ -145,7 +145,7 @@ def test_one_job_at_a_time_has_an_accelerator(monkeypatch: pytest.MonkeyPatch) -
     ]
 
 
-def test_a_job_that_hangs_ends_when_its_time_is_over_and_holds_up_nobody(
+def test_a_hung_job_times_out_without_delaying_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     answers: list[Answer] = []
@@ -168,7 +168,7 @@ def test_a_job_that_hangs_ends_when_its_time_is_over_and_holds_up_nobody(
         (b"", True, True),
     ],
 )
-def test_a_channel_says_without_waiting_whether_messages_have_come(
+def test_a_channel_reports_waiting_messages_without_blocking(
     content: bytes, closed: bool, come: bool
 ) -> None:
     ours, theirs = socket.socketpair()
@@ -184,7 +184,7 @@ def test_a_channel_says_without_waiting_whether_messages_have_come(
     channel.close()
 
 
-def test_a_message_that_is_too_long_has_come_and_is_refused() -> None:
+def test_a_message_that_is_too_long_is_reported_and_refused() -> None:
     ours, theirs = socket.socketpair()
     channel = Channel(ours)
     with theirs:

@@ -38,11 +38,11 @@ def test_cpus_that_are_not_shown_have_no_times(tmp_path: Path, files: Files) -> 
         ("", set()),
     ],
 )
-def test_instruction_sets_are_those_of_every_cpu(tmp_path: Path, text: str, flags: set[str]) -> None:
+def test_instruction_sets_are_those_common_to_all_cpus(tmp_path: Path, text: str, flags: set[str]) -> None:
     assert kernel.cpu_flags(tree(tmp_path, {"proc/cpuinfo": text})) == flags
 
 
-def test_a_group_is_alive_while_one_of_it_has_not_ended(tmp_path: Path) -> None:
+def test_a_process_group_is_alive_while_one_process_runs(tmp_path: Path) -> None:
     states = {"7": "7 (a) b) Z 1 7 7", "8": "8 (x) D 1 70 7", "9": "9 (x) X 1 7 7", "10": ""}
     root = tree(tmp_path, {f"proc/{pid}/stat": text for pid, text in states.items()})
     assert kernel.is_group_alive(root, 70)
@@ -65,11 +65,11 @@ def test_the_last_level_cache_is_counted_once_for_all_that_share_it(tmp_path: Pa
 
 
 @pytest.mark.parametrize("files", [{}, a_cache(0, 3, 3, "much", "0"), a_cache(1, 3, 3, "1024K", "1")])
-def test_a_cache_whose_size_is_not_told_has_none(tmp_path: Path, files: Files) -> None:
+def test_a_cache_without_a_size_is_ignored(tmp_path: Path, files: Files) -> None:
     assert kernel.cache_bytes(tree(tmp_path, files), (0,)) is None
 
 
-def test_this_machine_has_times_that_do_not_go_back() -> None:
+def test_cpu_times_of_this_machine_never_decrease() -> None:
     cpus, root = kernel.allowed_cpus(), Path("/")
     first, second = kernel.cpu_times(root, cpus), kernel.cpu_times(root, cpus)
     assert first is not None
@@ -81,7 +81,7 @@ def test_this_machine_has_times_that_do_not_go_back() -> None:
     ("text", "expected"),
     [("12\n", 12), ("-1\n", -1), ("", None), ("max\n", None), ("1 2\n", None), ("١", None)],
 )
-def test_a_file_holds_one_number_or_none(tmp_path: Path, text: str, expected: int | None) -> None:
+def test_a_file_contains_one_number_or_none(tmp_path: Path, text: str, expected: int | None) -> None:
     (tmp_path / "file").write_text(text)
     assert kernel.read_number(tmp_path / "file") == expected
 
@@ -122,7 +122,7 @@ def test_the_clock_is_a_mean_in_megahertz(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cpus", [8, 9, 64, 100])
-def test_of_many_cpus_a_few_are_asked_for_their_clock(tmp_path: Path, cpus: int) -> None:
+def test_the_clock_is_sampled_on_a_few_of_many_cpus(tmp_path: Path, cpus: int) -> None:
     files: Files = {}
     for cpu in range(cpus):
         files |= clock(cpu, 1_000_000 * (cpu + 1))
@@ -133,7 +133,7 @@ def test_of_many_cpus_a_few_are_asked_for_their_clock(tmp_path: Path, cpus: int)
     assert mean == sum(clocks) / len(clocks)
 
 
-def test_a_memory_limit_comes_with_what_is_in_use(tmp_path: Path) -> None:
+def test_a_memory_limit_comes_with_the_memory_in_use(tmp_path: Path) -> None:
     group = "sys/fs/cgroup/a/memory"
     files = {"proc/self/cgroup": "0::/a\n", f"{group}.max": "1000\n", f"{group}.current": "300\n"}
     assert list(kernel.memory_limits(tree(tmp_path, files))) == [(1000, 300)]
@@ -184,7 +184,7 @@ def test_a_quota_is_a_number_of_cpus_and_not_rounded(tmp_path: Path) -> None:
     assert list(kernel.quotas(tree(tmp_path, files))) == [kernel.Quota(cpus=1.5, period_s=0.1)]
 
 
-def test_tpus_are_found_among_the_pci_devices_whatever_driver_they_use(tmp_path: Path) -> None:
+def test_tpus_are_found_among_pci_devices_with_any_driver(tmp_path: Path) -> None:
     devices = {"0000:00:04.0": ("0x1ae0", "0x0063"), "0000:00:05.0": ("0x1ae0", "0x006f"),
                "0000:00:06.0": ("0x1ae0", "0x0042"), "0000:00:07.0": ("0x10de", "0x0063")}  # fmt: skip
     for name, (vendor, device) in devices.items():

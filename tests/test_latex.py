@@ -44,7 +44,7 @@ def test_a_cell_can_be_quoted_by_its_table_row_and_column() -> None:
 @pytest.mark.parametrize(
     "name", [r"\input{/etc/passwd}", "a%b#c&d_e^f~g$h{i}", "]\\\\[", "\x1b[31m\u202e", "^^M"]
 )
-def test_a_name_is_no_command(name: str) -> None:
+def test_names_are_escaped(name: str) -> None:
     text = latex(a_hostile_run(name))
     assert {*re.findall(r"\\([A-Za-z]+)", text)} <= OURS
     assert not {"\x1b", "\u202e"} & set(text)

@@ -37,7 +37,7 @@ def transport(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalTransport]:
     assert not local_transport.scratch.path.exists()
 
 
-def test_a_run_removes_the_folders_of_killed_runs_and_nothing_else(
+def test_a_run_removes_only_the_folders_of_killed_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -59,7 +59,7 @@ def test_a_run_removes_the_folders_of_killed_runs_and_nothing_else(
 
 
 @pytest.mark.real
-def test_results_in_a_folder_named_like_a_runs_own_are_kept(tmp_path: Path) -> None:
+def test_results_in_a_folder_named_like_a_scratch_folder_are_not_removed(tmp_path: Path) -> None:
     results, gemm = tmp_path / "accelbench-run-nightly", ("run", "-w", "gemm", "-b", "fake", "--rounds", "1")
     for _ in range(2):
         accelbench(*gemm, "--results", str(results), cwd=tmp_path, TMPDIR=str(tmp_path))
@@ -68,7 +68,7 @@ def test_results_in_a_folder_named_like_a_runs_own_are_kept(tmp_path: Path) -> N
     assert [path.name for path in tmp_path.iterdir()] == [results.name]
 
 
-def test_each_round_has_fresh_workers_and_those_of_virtual_time_stay_while_they_live() -> None:
+def test_each_round_has_fresh_workers_unless_their_time_is_virtual() -> None:
     diary: list[tuple[str, str]] = []
     workers: list[Any] = []
 
@@ -98,7 +98,7 @@ def test_each_round_has_fresh_workers_and_those_of_virtual_time_stay_while_they_
 
 
 @pytest.mark.real
-def test_a_runs_own_folder_that_a_workload_removed_is_made_again(transport: LocalTransport) -> None:
+def test_a_removed_scratch_folder_is_created_again(transport: LocalTransport) -> None:
     before = worker(transport)
     before.ready()
     shutil.rmtree(transport.scratch.path)
@@ -109,7 +109,7 @@ def test_a_runs_own_folder_that_a_workload_removed_is_made_again(transport: Loca
     after.close()
 
 
-def test_a_runs_folder_is_its_users_alone() -> None:
+def test_a_scratch_folder_is_private_to_its_user() -> None:
     scratch = RunScratch()
     assert scratch.path.stat().st_mode & 0o777 == 0o700
     scratch.close()
@@ -160,7 +160,7 @@ def test_a_killed_job_ran_out_of_memory_if_the_kernel_counts_one_more(
     transport.close()
 
 
-def test_a_job_without_a_process_of_its_own_takes_its_worker_with_it(ready: Worker) -> None:
+def test_a_killed_job_without_a_process_of_its_own_ends_its_worker(ready: Worker) -> None:
     assert ready.run(job("crashing", size=8), 30, fork=False).status is Status.CRASHED
     assert not ready.alive
     assert ready.run(job("gemm", **PRODUCT), 30, fork=True).status is Status.CRASHED
@@ -210,7 +210,7 @@ def test_an_import_that_takes_too_long_is_broken(transport: LocalTransport, tmp_
     assert not process.alive
 
 
-def test_a_worker_sees_only_what_is_allowed_of_the_environment(
+def test_a_worker_gets_only_allowed_variables(
     transport: LocalTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SECRET_TOKEN", "canary")

@@ -20,12 +20,12 @@ def test_a_host_that_is_not_done_launching_a_fifth_of_the_block_before_the_devic
     assert [note.startswith("launch-bound: ") for note in notes] == [True] * bound
 
 
-def test_one_batch_that_was_held_up_does_not_decide() -> None:
+def test_one_delayed_batch_does_not_decide() -> None:
     assert launch_share(a_measurement(batches=batches(0.1, 0.1, 1.0))) == pytest.approx(0.1)
     assert not launch_notes([a_measurement(batches=batches(0.1, 0.1, 1.0))])
 
 
-def test_the_mark_says_how_much_and_in_how_many_rounds_and_stands_in_the_row() -> None:
+def test_a_row_notes_the_share_and_rounds_that_were_launch_bound() -> None:
     bound, free = a_measurement(batches=batches(0.97)), a_measurement(batches=batches(0.5))
     measured_rows = rows(
         a_run([a_record(outcome, round=number) for number, outcome in enumerate((bound, free, bound))])
@@ -34,7 +34,7 @@ def test_the_mark_says_how_much_and_in_how_many_rounds_and_stands_in_the_row() -
     assert text in [note.text for note in measured_rows[0].notes]
 
 
-def test_blocks_timed_by_the_hosts_own_clock_are_never_marked() -> None:
+def test_blocks_timed_by_the_host_are_never_marked() -> None:
     assert launch_share(a_measurement()) is None
     assert not launch_notes([a_measurement()])
 

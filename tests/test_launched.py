@@ -78,14 +78,14 @@ def test_rank_size_and_address_are_read_from_every_launcher(launcher: str) -> No
 
 
 @pytest.mark.parametrize("tasks", ["2(x3),1", "2,1(x2)", "2"])
-def test_slurms_list_of_tasks_begins_with_those_of_the_first_node(tasks: str) -> None:
+def test_slurm_lists_the_tasks_of_the_first_node_first(tasks: str) -> None:
     """The first host in this list, as srun(1) describes SLURM_TASKS_PER_NODE."""
     variables = {**VARIABLES["srun"], "SLURM_TASKS_PER_NODE": tasks, "ACCELBENCH_SECRET": SHARED}
     assert find_launch(variables, 7).address == ("node07", PORT)
 
 
 @pytest.mark.parametrize("secret", [None, "", "short"])
-def test_several_hosts_need_a_secret_that_nobody_guesses(secret: str | None) -> None:
+def test_several_hosts_need_a_long_secret(secret: str | None) -> None:
     secret_variables = {} if secret is None else {"ACCELBENCH_SECRET": secret}
     with pytest.raises(UsageError, match="ACCELBENCH_SECRET") as error:
         find_launch({**VARIABLES["srun"], **secret_variables}, 7)
@@ -152,7 +152,7 @@ def process(tmp_path: Path, rank: int, size: int = 2) -> Launch:
     return Launch(rank=rank, size=size, address=None, file=tmp_path / "ranks.json")
 
 
-def test_a_command_that_measures_alone_is_not_started_twice_on_a_host() -> None:
+def test_a_command_for_one_process_is_refused_in_two_processes_of_a_host() -> None:
     for environ in ({}, {"LOCAL_WORLD_SIZE": "2"}, {"LOCAL_WORLD_SIZE": "1", "TORCHELASTIC_RUN_ID": "1"}):
         check_alone(environ)
     with pytest.raises(UsageError, match="torchrun started 2 processes of this command") as refused:
@@ -160,7 +160,7 @@ def test_a_command_that_measures_alone_is_not_started_twice_on_a_host() -> None:
     assert "-m benchbench.ranks" in refused.value.hint
 
 
-def test_a_process_that_does_not_come_is_named(tmp_path: Path) -> None:
+def test_a_missing_process_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"Ranks that did not connect within 0 s: 1, 2\."):
         gather_followers(process(tmp_path, 0, 3), timeout_s=0.1)
 
@@ -180,7 +180,7 @@ def test_a_taken_port_is_an_error_with_the_variable_to_set(tmp_path: Path) -> No
 
 
 @pytest.mark.real
-def test_the_file_is_for_its_user_alone_and_a_stranger_is_not_taken_for_a_rank(tmp_path: Path) -> None:
+def test_the_announcement_is_private_and_strangers_are_refused(tmp_path: Path) -> None:
     first_process = process(tmp_path, 0)
     caught: list[UsageError] = []
 
@@ -301,7 +301,7 @@ class Unreachable(socket.socket):
         raise OSError(errno.EHOSTUNREACH, "No route to host")
 
 
-def test_a_process_whose_host_cannot_be_reached_any_longer_has_ended() -> None:
+def test_a_process_on_an_unreachable_host_has_ended() -> None:
     here, there = socket.socketpair()
     follower = rank_transport.Follower(
         LaunchedProcess(1, "a", (0,), "1"), Channel(Unreachable(fileno=here.detach()))
@@ -312,7 +312,7 @@ def test_a_process_whose_host_cannot_be_reached_any_longer_has_ended() -> None:
     there.close()
 
 
-def test_a_rank_whose_host_cannot_be_reached_any_longer_is_named() -> None:
+def test_a_rank_on_an_unreachable_host_is_named() -> None:
     here, there = socket.socketpair()
     there.sendall(b"{")  # there is something to read
     with Unreachable(fileno=here.detach()) as lost:
@@ -322,7 +322,7 @@ def test_a_rank_whose_host_cannot_be_reached_any_longer_is_named() -> None:
 
 
 @pytest.mark.parametrize(("hosts", "is_joint"), [((0, 0), True), ((0, 1), False)])
-def test_windows_of_hosts_whose_clocks_differ_are_not_joined(hosts: tuple[int, int], is_joint: bool) -> None:
+def test_time_windows_of_different_hosts_are_not_combined(hosts: tuple[int, int], is_joint: bool) -> None:
     windows = [Window(began_s=began, ended_s=began + 1, cpu_s=1.0) for began in (5.0, 90_000.0)]
     ranks = [
         {

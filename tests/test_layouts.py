@@ -31,19 +31,17 @@ from tests.tiny import tiny
         ("meta", Dtype.FLOAT32, False),  # no guidance
     ],
 )
-def test_torch_lays_images_channels_last_where_the_table_says_so(
-    device: str, dtype: Dtype, last: bool
-) -> None:
+def test_torch_uses_channels_last_according_to_the_table(device: str, dtype: Dtype, last: bool) -> None:
     assert uses_channels_last(device, dtype) is last
 
 
-def test_every_line_of_the_table_has_its_source_and_says_something_else() -> None:
+def test_every_line_of_the_table_has_a_source_and_differs() -> None:
     pairs = [pair for line in LAYOUTS for pair in product([line.device], sorted(line.dtypes))]
     assert len(pairs) == len(set(pairs))
     assert all(line.source for line in LAYOUTS)
 
 
-def test_a_row_says_how_images_lay_and_nothing_of_work_without_images() -> None:
+def test_a_row_names_the_layout_of_images_only() -> None:
     def layouts(**over: Any) -> list[str]:
         return [flatten(row)["layout"] for row in rows(a_run([a_record(a_measurement(**over))]))]
 
@@ -72,7 +70,7 @@ def built(backend: Backend, mode: str, name: str, *, channels_last: bool = True)
         ("convnet_train", ("NCHW", "NHWC")),
     ],
 )
-def test_torch_s_images_lie_as_the_program_says(name: str, layouts: tuple[str, str]) -> None:
+def test_torch_images_have_the_stated_layout(name: str, layouts: tuple[str, str]) -> None:
     torch = pytest.importorskip("torch")
     formats = {
         "NCHW": torch.contiguous_format,
@@ -90,7 +88,7 @@ def test_torch_s_images_lie_as_the_program_says(name: str, layouts: tuple[str, s
 
 @pytest.mark.real
 @pytest.mark.parametrize(("backend", "mode"), [(TensorFlow(), "function"), (Jax(), "jit")])
-def test_elsewhere_images_lie_channels_last(backend: Backend, mode: str) -> None:
+def test_images_are_channels_last_in_other_frameworks(backend: Backend, mode: str) -> None:
     pytest.importorskip(backend.framework)
     assert built(backend, mode, "depthwise_conv2d").layout == "NHWC"
     assert built(backend, mode, "conv3d").layout == "NDHWC"

@@ -125,7 +125,7 @@ def test_a_record_at_a_limit_is_read_again_and_one_beyond_it_is_a_failure_of_its
     ],
     ids=["512 ranks", "512 ranks, each block a batch", "a million blocks"],
 )
-def test_what_is_large_and_right_is_stored_read_and_valid(tmp_path: Path, make: Callable[[], Record]) -> None:
+def test_large_valid_values_are_stored_and_read(tmp_path: Path, make: Callable[[], Record]) -> None:
     record = make()
     with runs.create_run(tmp_path, a_run_info(plan=(record.case,))) as writer:
         assert writer.append(record) is record
@@ -134,7 +134,7 @@ def test_what_is_large_and_right_is_stored_read_and_valid(tmp_path: Path, make: 
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_what_json_cannot_say_is_a_failure_of_its_case(tmp_path: Path, value: float) -> None:
+def test_values_that_json_lacks_fail_their_case(tmp_path: Path, value: float) -> None:
     folder = runs.store_run(tmp_path, a_run([measured_record(cold_s=value)]))
     (record,) = runs.read_run(folder).records
     assert record.outcome.status is Status.FAILED

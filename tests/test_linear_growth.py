@@ -147,7 +147,7 @@ def test_s13_a_list_of_runs_costs_a_row_each(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("axis", ["cases", "rounds"])
-def test_s13_a_list_of_runs_does_not_depend_on_what_they_hold(tmp_path: Path, axis: str) -> None:
+def test_s13_listing_runs_does_not_depend_on_their_records(tmp_path: Path, axis: str) -> None:
     few, more = (a_store(tmp_path / str(size), 3, **{axis: size}) for size in (FEW_READ, MORE_READ))
     assert steepness(listed, few, more) < STEEPEST
 

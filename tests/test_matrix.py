@@ -204,7 +204,7 @@ def verifier(shared_references: SharedReferences) -> Iterator[Verifier]:
 
 @pytest.mark.real
 @pytest.mark.parametrize(("id_", "case"), list(parameters()))
-def test_every_backend_computes_what_float64_computes(verifier: Verifier, id_: str, case: Case) -> None:
+def test_every_backend_agrees_with_float64(verifier: Verifier, id_: str, case: Case) -> None:
     pool, probe = verifier.pool_of(case)
     if probe.status == "unavailable":
         pytest.skip(f"{case.backend}: {probe.reason}")

@@ -37,7 +37,7 @@ def constant(seconds: float, cost: float = 0.0) -> Script:
     return Script(repeat(seconds), cost)
 
 
-def test_the_timer_cost_is_what_an_empty_block_takes() -> None:
+def test_the_timer_cost_is_the_time_of_an_empty_block() -> None:
     assert timer_cost(constant(1.0, cost=2e-7)) == pytest.approx(2e-7)
 
 
@@ -103,7 +103,7 @@ def test_noise_too_wide_stops_at_the_count_limit() -> None:
     assert (len(blocks), reason) == (50, "count")
 
 
-def test_short_blocks_that_are_many_and_alike_end_in_precision_before_time_has_passed() -> None:
+def test_many_equal_short_blocks_stop_early_for_precision() -> None:
     script = constant(1e-5)
     blocks, reason = sample(script.step, script, DEFAULT, 1, 1e-5)
     assert sum(blocks) < DEFAULT.min_s
@@ -111,7 +111,7 @@ def test_short_blocks_that_are_many_and_alike_end_in_precision_before_time_has_p
 
 
 @pytest.mark.parametrize("slow", [1, 6, 20])
-def test_steps_that_are_slow_at_first_do_not_settle_the_size_of_a_block(slow: int) -> None:
+def test_slow_first_steps_do_not_determine_the_block_size(slow: int) -> None:
     script = Script(chain(repeat(0.03, slow), repeat(6e-6)))
     samples = measure_steps(script.step, script, POLICIES["quick"])
     assert samples.iterations == 256
@@ -121,7 +121,7 @@ def test_steps_that_are_slow_at_first_do_not_settle_the_size_of_a_block(slow: in
     )
 
 
-def test_a_block_may_be_held_to_one_step_however_short() -> None:
+def test_blocks_can_be_limited_to_one_step() -> None:
     script = constant(1e-5)
     assert measure_steps(script.step, script, DEFAULT, most=1).iterations == 1
 
@@ -132,7 +132,7 @@ def test_a_batch_has_no_more_blocks_than_of_the_shortest_usual_ones() -> None:
     assert batch_size(Script(repeat(1.0), batch_s=0.05), 1.0) == 1
 
 
-def test_batches_kept_are_those_of_the_timed_blocks() -> None:
+def test_only_batches_of_timed_blocks_are_stored() -> None:
     class Batched(Script):
         def __init__(self) -> None:
             super().__init__(repeat(0.01), batch_s=0.05)
@@ -149,7 +149,7 @@ def test_batches_kept_are_those_of_the_timed_blocks() -> None:
     assert min(batch.host_s for batch in samples.batches) > sum(samples.warmup_block_s)
 
 
-def test_the_interval_is_looked_at_after_30_45_and_68_blocks_only() -> None:
+def test_the_interval_is_checked_after_30_45_and_68_blocks_only() -> None:
     source = np.random.default_rng(5)
     script = Script(float(value) for value in source.lognormal(-3, 0.03, 100_000))
     blocks, reason = sample(script.step, script, replace(DEFAULT, min_s=0.0), 1, 0.05)
@@ -164,13 +164,13 @@ def test_batches_share_a_synchronisation_and_never_exceed_the_limit() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.001, 0.01, 3.0])
-def test_every_step_is_in_a_block_that_is_kept(seconds: float) -> None:
+def test_every_step_is_in_a_stored_block(seconds: float) -> None:
     script = constant(seconds)
     samples = measure_steps(script.step, script, DEFAULT)
     assert script.calls == len(samples.warmup_block_s) + len(samples.block_s)
 
 
-def test_the_window_is_that_of_the_timed_blocks_and_of_what_was_computed_in_it() -> None:
+def test_the_window_covers_the_timed_blocks_and_their_cpu_time() -> None:
     script = constant(0.1)
     samples = measure_steps(
         script.step, script, DEFAULT, clock=lambda: 100 + script.now(), cpu=lambda: 2 * script.now()
@@ -180,7 +180,7 @@ def test_the_window_is_that_of_the_timed_blocks_and_of_what_was_computed_in_it()
     assert samples.window.cpu_s == pytest.approx(2 * sum(samples.block_s))
 
 
-def test_warm_up_and_timed_blocks_are_two_ranges_that_hold_every_step() -> None:
+def test_every_step_belongs_to_warm_up_or_timed_blocks() -> None:
     script, diary = constant(0.01), list[tuple[str, int]]()
 
     @contextmanager
@@ -233,7 +233,7 @@ def test_blocks_that_wander_are_unsteady_though_their_thirds_agree() -> None:
     assert keeps_level([], (0.001 * levels * noise).tolist())  # windows of a second would be longer than all
 
 
-def test_a_burst_that_does_not_move_the_median_is_no_change_of_level() -> None:
+def test_a_burst_that_does_not_move_the_median_is_not_a_change_of_level() -> None:
     blocks = np.full(100, 0.1) * np.exp(np.random.default_rng(5).normal(0, 0.01, 100))
     burst = blocks.copy()
     burst[50:58] *= 1.5
@@ -242,7 +242,7 @@ def test_a_burst_that_does_not_move_the_median_is_no_change_of_level() -> None:
     assert not keeps_level([], burst.tolist())
 
 
-def test_the_blocks_that_settled_just_before_count_where_few_are_timed() -> None:
+def test_the_last_warm_up_blocks_count_if_few_blocks_are_timed() -> None:
     before, timed = [1.0, 1.2, 1.2, 1.0], [1.0, 1.0, 1.2, 1.2, 1.0, 1.0, 1.0, 1.2, 1.2, 1.2]
     assert keeps_level([], timed)
     assert not keeps_level(before, timed)
@@ -250,7 +250,7 @@ def test_the_blocks_that_settled_just_before_count_where_few_are_timed() -> None
 
 @pytest.mark.parametrize("step_s", [0.1, 0.5, 1.0])
 @pytest.mark.parametrize("phi", [0.0, 0.3])
-def test_steady_slow_steps_are_seldom_called_unsteady(step_s: float, phi: float) -> None:
+def test_steady_slow_steps_are_rarely_called_unsteady(step_s: float, phi: float) -> None:
     source, runs = np.random.default_rng([int(10 * step_s), int(10 * phi)]), 150
     deviations = source.choice([0.01, 0.02, 0.03], runs)
     series = [
@@ -288,7 +288,7 @@ def test_the_documentation_quotes_the_study_of_windows() -> None:
 
 @pytest.mark.real
 @pytest.mark.parametrize("preset", ["default", "rigorous"])
-def test_a_stop_for_precision_is_within_it_nine_times_in_ten_whatever_hangs_together(preset: str) -> None:
+def test_a_stop_for_precision_is_within_it_nine_times_in_ten_under_correlation(preset: str) -> None:
     for phi in (0.0, 0.5, 0.8):
         stops, within, _ = met(POLICIES[preset], 0.02, phi, 60)
         assert within >= 0.9 or not stops
@@ -322,7 +322,7 @@ class Queue(Script):
 
 
 @pytest.mark.parametrize("seconds", [1e-5, 1e-3, 0.5])
-def test_a_block_that_is_not_waited_for_takes_ten_times_longer_to_read(seconds: float) -> None:
+def test_reading_a_block_that_was_not_waited_for_takes_ten_times_longer(seconds: float) -> None:
     device = Queue(seconds)
     ratio = readback_ratio(device.step, device.finish, device, 8)
     assert ratio == pytest.approx(10 * (8 + 0.1) / 8, rel=0.1)
@@ -353,7 +353,7 @@ def test_a_block_that_is_waited_for_can_be_read_at_once(seconds: float) -> None:
     assert readback_ratio(script.step, lambda output: None, script, 8) == pytest.approx(1.0)
 
 
-def test_a_neighbour_that_slows_reading_for_half_a_second_is_no_fault_of_the_timer() -> None:
+def test_a_temporarily_slow_readback_is_not_a_fault_of_the_timer() -> None:
     read_s, block = [3e-3] * 8, [1e-3] * 8
     script = Script(chain((read_s + block) * 15, repeat(1e-3)))
     assert readback_ratio(script.step, lambda output: None, script, 8) == pytest.approx(1.0)
@@ -361,7 +361,7 @@ def test_a_neighbour_that_slows_reading_for_half_a_second_is_no_fault_of_the_tim
     assert readback_ratio(always.step, lambda output: None, always, 8) == pytest.approx(3.0)
 
 
-def test_programs_compiled_while_blocks_are_timed_are_counted_and_those_of_warm_up_are_not() -> None:
+def test_only_compilations_during_timed_blocks_are_counted() -> None:
     script = constant(1e-3)
     calls = 0
 

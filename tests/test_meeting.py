@@ -112,7 +112,7 @@ def test_a_bad_message_of_a_forked_rank_is_its_failure(
     assert reply["outcome"]["message"].startswith("rank 1 of 2: what it sent cannot be read: ")
 
 
-def test_the_one_that_sent_it_is_named_whatever_that_caused_in_the_others(
+def test_the_sender_of_a_bad_message_is_named_and_not_the_ranks_it_affected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(meeting, "GRACE_S", 0.02)
@@ -137,7 +137,7 @@ def test_replies_of_two_kinds_are_a_failure() -> None:
         end.close()
 
 
-def test_a_rank_that_takes_no_values_holds_nobody_beyond_the_deadline() -> None:
+def test_a_rank_that_reads_no_values_delays_nobody_beyond_the_deadline() -> None:
     here, there = zip(*(socket.socketpair() for _ in range(2)), strict=True)
     for end in there:
         threading.Thread(target=send, args=(end, json_of({"value": "x" * 2**20})), daemon=True).start()
@@ -182,7 +182,7 @@ def come(invitation: dict[str, Any], introduction: dict[str, Any], *lines: bytes
     [{}, {"rank": 2}, {"rank": -1}, {"rank": "1"}, {"rank": True}, {"rank": None}, {"rank": [1]}],
     ids=json.dumps,
 )
-def test_a_process_that_is_not_a_rank_of_the_job_is_sent_away_and_the_others_meet(
+def test_a_process_that_is_not_a_rank_of_the_job_is_rejected_and_the_others_meet(
     introduction: dict[str, Any],
 ) -> None:
     with a_meeting(20.0) as meeting:
@@ -201,7 +201,7 @@ def test_a_process_that_is_not_a_rank_of_the_job_is_sent_away_and_the_others_mee
 
 
 @pytest.mark.real  # waits until a limit is over
-def test_a_meeting_ends_in_time_while_somebody_connects_all_the_while() -> None:
+def test_a_meeting_ends_in_time_despite_constant_connections() -> None:
     with a_meeting(1.0) as meeting:
         invitation, stop = meeting.invitation(0), threading.Event()
 
@@ -229,7 +229,7 @@ BAD_ANSWERS = {
 
 
 @pytest.mark.parametrize("content", BAD_ANSWERS.values(), ids=BAD_ANSWERS)
-def test_a_process_that_answers_otherwise_is_asked_nothing_more(content: bytes) -> None:
+def test_a_process_with_an_invalid_answer_gets_no_further_request(content: bytes) -> None:
     for receive in (Follower.receive_greeting, Follower.receive_ending):
         here, there = socket.socketpair()
         follower = Follower(MEMBERS[1], Channel(here))

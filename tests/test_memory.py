@@ -59,7 +59,7 @@ print(json.dumps([step_peak(lambda: step(first), lambda output: None).bytes for 
 
 @pytest.mark.real
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's allocator and /proc")
-def test_arrays_that_a_step_frees_before_it_needs_others_are_not_in_its_peak() -> None:
+def test_arrays_freed_before_the_peak_do_not_count() -> None:
     """In one hole of the heap, the pages of the freed array would count beside those of the larger one."""
     less, more = peaks(STEADY, FREEING)
     assert abs(more - less) < MIB
@@ -67,7 +67,7 @@ def test_arrays_that_a_step_frees_before_it_needs_others_are_not_in_its_peak() -
 
 @pytest.mark.real
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's allocator and /proc")
-def test_a_peak_is_what_the_step_holds_under_either_allocator() -> None:
+def test_the_peak_is_the_memory_of_the_step_under_either_allocator() -> None:
     steady, system = peaks(STEADY), peaks({})
     for increases in (steady, system):
         plain, eight, again, sixteen, _ = increases
@@ -78,7 +78,7 @@ def test_a_peak_is_what_the_step_holds_under_either_allocator() -> None:
     assert steady[4] > system[4] + 100 * MIB  # the allocator is steady again
 
 
-def test_without_glibc_the_steps_are_taken_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_run_without_glibc(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
     monkeypatch.setattr("benchbench.worker.memory.ctypes.CDLL", lambda name: object())
     memory.step_peak(lambda: len(calls), calls.append)

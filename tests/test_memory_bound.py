@@ -105,7 +105,7 @@ def load(name: str) -> Operation:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("name", "mutant"), CASES)
-def test_a_small_operation_is_told_from_a_wrong_one(name: str, mutant: type[Ops], dtype: Dtype) -> None:
+def test_a_wrong_small_operation_is_detected(name: str, mutant: type[Ops], dtype: Dtype) -> None:
     assert error_ratio(load(name), dtype) < 0.7
     assert error_ratio(load(name), dtype, mutant) > 1.5
 
@@ -120,7 +120,7 @@ def dropped(rate: float, scale: float, dtype: Dtype, seed: int = 0) -> float:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_dropout_is_told_from_another_rate_or_scale(dtype: Dtype) -> None:
+def test_dropout_with_another_rate_or_scale_is_detected(dtype: Dtype) -> None:
     assert max(dropped(0.1, 1 / 0.9, dtype, seed) for seed in range(20)) < 1
     mutants = {
         "not scaled": (0.1, 1.0),
@@ -153,7 +153,7 @@ def passed_back(mask: str, scale: float, dtype: Dtype) -> float:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_the_gradient_of_dropout_is_told_from_one_of_another_mask_or_scale(dtype: Dtype) -> None:
+def test_a_dropout_gradient_with_another_mask_or_scale_is_detected(dtype: Dtype) -> None:
     assert passed_back("that of the output", 1 / 0.9, dtype) < 1
     for mask in ("another", "none", "its opposite"):
         assert passed_back(mask, 1 / 0.9, dtype) > 1.5, mask

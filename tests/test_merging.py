@@ -55,7 +55,7 @@ def test_runs_of_two_machines_become_one_store_and_merging_again_changes_nothing
     assert content(root) == before
 
 
-def test_a_run_that_went_on_is_continued_and_never_replaced_by_less(tmp_path: Path) -> None:
+def test_a_continued_run_is_extended_and_never_replaced_by_a_shorter_one(tmp_path: Path) -> None:
     root = tmp_path / "all"
     beginning = store(tmp_path / "early", IDS[0], rounds=1, ended=False)
     complete = store(tmp_path / "late", IDS[0], rounds=3)
@@ -84,7 +84,7 @@ def test_an_unreadable_run_is_reported_and_the_others_are_merged(tmp_path: Path)
 
 
 @pytest.mark.parametrize("folder", [".", "x/..", "../run", "../run/"])
-def test_a_run_is_stored_under_its_own_id_and_replaces_no_other(
+def test_a_run_is_stored_under_its_own_id_without_replacing_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
 ) -> None:
     existing = store(tmp_path / "all", IDS[0])
@@ -130,7 +130,7 @@ def test_a_run_is_not_copied_into_itself(tmp_path: Path, monkeypatch: pytest.Mon
     assert content(source) == before
 
 
-def test_links_in_what_is_merged_are_left_out(tmp_path: Path) -> None:
+def test_links_in_merged_folders_are_not_copied(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("x")
     source = store(tmp_path / "a", IDS[0])

@@ -29,7 +29,7 @@ ENTRY = """
 """
 
 
-def test_the_documented_table_is_that_of_the_code() -> None:
+def test_the_documented_table_matches_the_code() -> None:
     rows = [list(row.values()) for row in lists.list_document("metrics", Path()).data]
     table = [f"| `{name}` | {' | '.join(cells)} |" for name, *cells in rows]
     text = (ROOT / "docs/metrics.md").read_text()
@@ -70,7 +70,7 @@ def test_one_entry_is_a_column_of_the_report(extended: Path) -> None:
 
 
 @pytest.mark.real
-def test_one_entry_is_a_column_of_the_table_for_who_asks(extended: Path) -> None:
+def test_one_entry_is_a_column_of_the_table_on_request(extended: Path) -> None:
     output = output_of(extended, "report", "latest", "--columns", "latency,slowest_s")
     assert "slowest_s" in output
     assert "2.02 ms" in output

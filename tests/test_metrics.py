@@ -135,9 +135,7 @@ def test_processes_disagree_from_a_factor_of_two_on(seconds: tuple[float, ...], 
 
 @pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
 @pytest.mark.parametrize("values", [(1.0,), (1.0, 1.5, 2.0), (1.0, 1.5, 2.5), (5.0, 1.0)])
-def test_the_reason_why_processes_have_no_value_in_common_is_that_of_their_pool(
-    metric: Metric, values: tuple[float, ...]
-) -> None:
+def test_disagreement_has_the_reason_of_the_pooled_value(metric: Metric, values: tuple[float, ...]) -> None:
     source = metric.source if isinstance(metric.source, Sampled) else metric.source.divisor.source
     assert isinstance(source, Sampled)
     pooled = source.pool(values)
@@ -225,7 +223,7 @@ def test_a_column_combines_the_rounds_that_have_it(
 
 
 @pytest.mark.parametrize("status", [Status.WRONG_RESULT, Status.IMPLAUSIBLE])
-def test_a_wrong_or_implausible_round_takes_the_cases_speed_away(status: Status) -> None:
+def test_a_case_with_a_wrong_or_implausible_round_has_no_speed(status: Status) -> None:
     row = the_row(a_measurement(), a_wrong_result(status=status), a_failure())
     assert row["status"] == str(status)  # before the crash
     assert {row[name] for name in SPEED} == {None}
@@ -240,12 +238,12 @@ def test_a_case_with_a_failed_round_is_failed_and_has_no_speed() -> None:
     assert (row["rounds"], row["samples"], row["flops"]) == (2, 10, 524_288)
 
 
-def test_a_case_that_always_fails_keeps_its_message_as_it_is() -> None:
+def test_a_case_that_always_fails_has_an_unchanged_message() -> None:
     assert the_row(a_failure(), a_failure())["message"] == "worker killed by signal 11"
 
 
 @pytest.mark.parametrize("last", [(), (a_failure(status=Status.INTERRUPTED, message="stopped by hand"),)])
-def test_missing_and_interrupted_rounds_are_noted_and_cost_nothing_else(last: tuple[Failure, ...]) -> None:
+def test_missing_and_interrupted_rounds_are_only_noted(last: tuple[Failure, ...]) -> None:
     row = the_row(a_measurement(), a_measurement(), *last)
     assert row["status"] == "ok"
     assert row["notes"][0] == "2 of 3 rounds"
@@ -260,7 +258,7 @@ def test_a_planned_case_without_a_record_is_interrupted() -> None:
     assert second["device_name"] == "Example CPU"
 
 
-def test_rows_follow_the_plan_and_end_with_what_was_left_out() -> None:
+def test_rows_follow_the_plan_and_end_with_omitted_cases() -> None:
     eager, two = a_case(mode="eager"), a_case(mode="compile")
     records = [*some_rounds(0.001, case=two), *some_rounds(0.001, case=eager)]
     row_list = the_rows(a_run(records, plan=(eager, two), left_out=(a_left_out(),)))
@@ -314,15 +312,9 @@ def test_a_run_without_cases_has_no_rows_but_all_columns() -> None:
     assert (len(table), tuple(table.columns)) == (0, COLUMNS)
 
 
-def test_a_target_nobody_probed_has_no_version() -> None:
+def test_a_target_without_a_probe_has_no_version() -> None:
     (row,) = the_rows(a_run([], plan=(a_case(backend="jax"),), probes=(a_probe("torch"),)))
     assert row["framework_version"] is None
-
-
-def test_metrics_are_columns_and_have_a_direction() -> None:
-    assert {metric.name for metric in METRICS} <= set(COLUMNS)
-    rates = {"items_per_s", "flops_per_s", "bytes_per_s", "link_bytes_per_s", "items_per_j"}
-    assert {metric.name for metric in METRICS if metric.better == "higher"} == rates
 
 
 def with_energy(joules: float, **over: Any) -> Measurement:
@@ -350,7 +342,7 @@ def test_throttling_is_a_note_and_the_status_stays_ok() -> None:
     assert "throttled: 100 % of 22 samples (thermal slowdown)" in row["notes"]
 
 
-def test_a_clock_is_compared_with_the_usual_one_of_its_device() -> None:
+def test_a_clock_is_compared_with_the_usual_clock_of_its_device() -> None:
     def rounds(mhz: int, device: str, mode: str) -> list[Record]:
         outcome = a_watched(a_telemetry(sm_mhz=(mhz,) * 11))
         return [a_record(outcome, case=a_case(device=device, mode=mode), round=n) for n in range(3)]

@@ -41,7 +41,7 @@ def test_no_token_is_near_a_tie(work: Moe, dtype: Dtype) -> None:
     assert lead.min() > np.abs(logits).max() / 16
 
 
-def test_weights_of_a_tokens_two_experts_are_not_all_alike() -> None:
+def test_weights_of_the_two_experts_of_a_token_differ() -> None:
     logits = sorted_logits(Moe(), Dtype.FLOAT32)
     assert (logits[:, -1] - logits[:, -2]).std() > 0.3
 
@@ -74,7 +74,7 @@ class MoeOfNeighbours(Moe):
 
 @pytest.mark.parametrize("dtype", NARROW)
 @pytest.mark.parametrize("kind", [Moe, MoeBackward])
-def test_a_wrong_layer_is_told_from_a_right_one(kind: type[Moe], dtype: Dtype) -> None:
+def test_a_wrong_layer_is_detected(kind: type[Moe], dtype: Dtype) -> None:
     work = kind().tiny()
     assert error_ratio(work, dtype) < 0.5
     for wrong in (EqualWeights, StraightGate):
@@ -83,13 +83,13 @@ def test_a_wrong_layer_is_told_from_a_right_one(kind: type[Moe], dtype: Dtype) -
         assert error_ratio(work, dtype, AllExperts) > 1.5
 
 
-def test_an_expert_with_anothers_weights_is_noticed() -> None:
+def test_an_expert_with_the_weights_of_another_is_detected() -> None:
     work = Moe().tiny()
     wrong = MoeOfNeighbours(tokens=work.tokens, width=work.width, hidden=work.hidden)
     assert error_ratio(work, Dtype.BFLOAT16, computed_by=wrong) > 1.5
 
 
-def test_the_sampled_reference_is_the_whole_one() -> None:
+def test_the_sampled_reference_equals_the_full_one() -> None:
     work = Moe().tiny()
     arrays, index = work.arrays(Draw(Dtype.FLOAT32)), verify.sample_indices(work)
     full = work.references(arrays, index, Ops())["output"]

@@ -167,7 +167,7 @@ def planned(backend: str, kind: DeviceClass, workload: str, **params: Any) -> Pl
 @pytest.mark.parametrize("name", ["host_to_device", "device_to_host"])
 @pytest.mark.parametrize("backend", ["torch", "tensorflow", "jax", "onnxruntime", "openvino"])
 @pytest.mark.parametrize("pinned", [False, True])
-def test_transfers_are_left_out_on_a_cpu(name: str, backend: str, pinned: bool) -> None:
+def test_transfers_are_not_planned_on_a_cpu(name: str, backend: str, pinned: bool) -> None:
     there = planned(backend, DeviceClass.ACCELERATOR, name, pinned=pinned)
     assert [case.params["pinned"] for case in there.cases] == [pinned]
     here = planned(backend, DeviceClass.CPU, name, pinned=pinned)
@@ -226,7 +226,7 @@ def test_a_transfer_keeps_every_bit(framework: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("backend", ["torch", "tensorflow", "jax"])
-def test_on_a_cpu_nothing_is_copied_beside_a_product(backend: str) -> None:
+def test_a_copy_beside_a_product_is_not_planned_on_a_cpu(backend: str) -> None:
     here = planned(backend, DeviceClass.CPU, "overlap")
     assert [(omission.status, omission.reason) for omission in here.left_out] == [
         (Status.UNSUPPORTED, "a CPU computes in the host's memory, so nothing is copied beside its work")

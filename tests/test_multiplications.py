@@ -20,7 +20,7 @@ from benchbench.workloads.operations.convolution import (
 
 
 @pytest.mark.parametrize(("m", "r"), [(2, 3), (4, 3), (6, 3), (4, 5), (1, 7)])
-def test_a_filter_takes_a_multiplication_for_each_input(m: int, r: int) -> None:
+def test_one_dimensional_filters_need_one_multiplication_per_input(m: int, r: int) -> None:
     assert saved_by_algorithms([(m + r - 1, r, 1, 0)]) == pytest.approx(m * r / (m + r - 1))
     assert saved_by_algorithms([(m + r - 1, r, 1, 0)] * 2) == pytest.approx((m * r / (m + r - 1)) ** 2)
 
@@ -42,7 +42,7 @@ def test_no_bilinear_algorithm_takes_fewer(size: int, kernel: int, stride: int, 
     assert saved_by_algorithms([(size, kernel, stride, edge)]) == pytest.approx(outputs * kernel / fewest)
 
 
-def test_convolutions_say_what_their_sizes_allow() -> None:
+def test_the_savings_of_convolutions_follow_from_their_sizes() -> None:
     assert Conv2d().multiplications_saved == Conv2dBackward().multiplications_saved == 9
     assert Conv3d().multiplications_saved == 27
     assert DepthwiseConv2d().multiplications_saved == 9
@@ -63,7 +63,7 @@ def test_a_network_saves_as_much_as_its_layers_together() -> None:
     assert saved_in([]) == 1
 
 
-def test_networks_say_what_their_layers_allow() -> None:
+def test_the_savings_of_networks_follow_from_their_layers() -> None:
     assert BertBaseTrain().multiplications_saved == 1
     assert 1.5 < Resnet50Infer().multiplications_saved < 2.5  # half of its products are of 1 × 1 filters
     assert Resnet50Train().multiplications_saved == pytest.approx(

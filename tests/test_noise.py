@@ -36,7 +36,7 @@ def a_noise(**over: Any) -> Noise:
     return Noise(**(base | over))
 
 
-def test_rounds_fall_on_two_sides_in_turns_that_a_drift_does_not_favour() -> None:
+def test_rounds_are_split_so_that_drift_favours_neither_side() -> None:
     first, second = split_sides(some_rounds(*[0.001] * 8))
     assert [record.round for record in first] == [0, 3, 4, 7]
     assert [record.round for record in second] == [1, 2, 5, 6]
@@ -78,7 +78,7 @@ def test_the_noise_is_that_between_processes() -> None:
     assert noise.threshold == pytest.approx(2 * noise.cv)
 
 
-def test_what_can_be_detected_is_what_compare_says_of_the_two_sides() -> None:
+def test_the_detectable_change_is_that_of_a_comparison_of_both_sides() -> None:
     (few,), (many,) = noise_of(1.0, 1.02, 0.99, 1.01, 1.03, 0.98), noise_of(*[1.0, 1.02, 0.99, 1.01] * 5)
     assert few.detectable is not None
     assert many.detectable is not None
@@ -87,7 +87,7 @@ def test_what_can_be_detected_is_what_compare_says_of_the_two_sides() -> None:
     assert 0.03 < few.threshold < few.detectable  # what is significant; a change of its size is seldom called
 
 
-def test_a_change_found_where_there_is_none_is_an_alarm() -> None:
+def test_a_false_change_is_an_alarm() -> None:
     turns = [1.0, 1.5, 1.5, 1.0] * 3  # a neighbour that comes exactly with every other side
     noises = noise_of(*turns)
     assert noises[0].alarm
@@ -96,14 +96,14 @@ def test_a_change_found_where_there_is_none_is_an_alarm() -> None:
     assert "1 alarm in 1 case at 3.00 %" in text
 
 
-def test_a_case_that_fails_has_no_noise_and_says_why() -> None:
+def test_a_failed_case_has_a_reason_instead_of_noise() -> None:
     records: list[Record] = [a_record(a_failure(), round=number) for number in range(2)]
     (noise,) = case_noise(a_run_info(), records)
     assert (noise.cv, noise.threshold, noise.alarm) == (None, None, False)
     assert "worker killed by signal 11" in noise.reason
 
 
-def test_a_process_without_time_is_left_out_of_the_noise() -> None:
+def test_a_process_without_time_does_not_count() -> None:
     records = [a_record(a_measurement(block_s=(0.0,) * 5), round=number) for number in range(6)]
     (noise,) = case_noise(a_run_info(), records)
     assert (noise.processes, noise.cv) == (0, None)
@@ -120,21 +120,21 @@ def test_the_suggestion_is_the_whole_per_cent_above_nine_in_ten_of_the_cases() -
     assert thresholds(*[0.03] * 8, 0.07, 0.4) == 0.07
 
 
-def test_there_is_no_suggestion_for_a_machine_that_is_too_noisy() -> None:
+def test_a_machine_that_is_too_noisy_gets_no_suggestion() -> None:
     assert thresholds(0.03, 0.51) is None
     assert suggest_threshold([a_noise(threshold=None)]) is None
     assert "too noisy for any threshold" in rendered(noise_document([a_noise(threshold=3e4)]))
 
 
 @given(st.lists(st.floats(0.03, 0.5), min_size=1, max_size=50))
-def test_nine_in_ten_cases_can_live_with_the_suggestion(values: list[float]) -> None:
+def test_the_suggestion_suits_nine_in_ten_cases(values: list[float]) -> None:
     limits = thresholds(*values)
     assert limits is not None
     assert sum(value <= limits + 1e-9 for value in values) >= math.floor(0.9 * len(values))
     assert limits - 0.01 < max(values) + 1e-9
 
 
-def test_the_documents_example_is_what_is_shown() -> None:
+def test_the_documented_example_matches_the_output() -> None:
     noisy = a_noise(
         case="convnet_train(batch=128)/float32/eager@torch:cpu",
         cv=0.031,

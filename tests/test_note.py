@@ -18,17 +18,7 @@ def test_every_kind_has_words_for_its_data(kind: NoteKind) -> None:
     assert not {"{", "}"} & set(text)
 
 
-def test_shares_ratios_and_sizes_are_shown_as_people_read_them() -> None:
-    launching = note(NoteKind.LAUNCH_BOUND, share=0.97, count=2, rounds=3)
-    assert launching.text == (
-        "launch-bound: launching took the host 97.0 % of the device's time, in 2 of 3 rounds"
-    )
-    assert note(NoteKind.CLEARING_IN_PEAKS, bytes=2**26).text == (
-        "memory peaks include 64.0 MiB that clear the caches"
-    )
-
-
-def test_a_clause_leaves_out_what_the_note_is_called() -> None:
+def test_a_clause_omits_the_label_of_the_note() -> None:
     cause = note(NoteKind.OTHER_PROCESSES, cores=0.53)
     assert (cause.clause, cause.text) == (
         "other processes used 0.5 of a core",
@@ -48,6 +38,6 @@ def test_braces_in_a_sentence_are_not_taken_for_data() -> None:
     assert plain("{count} of {rounds}").text == "{count} of {rounds}"
 
 
-def test_notes_are_equal_by_kind_and_data_and_can_be_told_once() -> None:
+def test_equal_notes_have_equal_kind_and_data_and_can_be_merged() -> None:
     notes = [note(NoteKind.RECOMPILED, count=1), note(NoteKind.RECOMPILED, count=2)] * 2
     assert list(dict.fromkeys(notes)) == notes[:2]

@@ -83,7 +83,7 @@ def test_a_gpus_state_is_in_the_units_that_are_stored() -> None:
     )
 
 
-def test_a_gpus_settings_are_read_with_the_modes_that_hold_now() -> None:
+def test_the_settings_of_a_gpu_have_its_current_modes() -> None:
     assert connected(GetMigMode=[1, 0]).settings(0) == nvml.GpuSettings(
         name="Example GPU",
         uuid="GPU-1",
@@ -98,7 +98,7 @@ def test_a_gpus_settings_are_read_with_the_modes_that_hold_now() -> None:
     )
 
 
-def test_what_a_gpu_does_not_support_is_none_and_the_rest_is_there() -> None:
+def test_unsupported_values_of_a_gpu_are_none() -> None:
     unsupported = dict.fromkeys(ANSWERS)
     state = connected(**unsupported).state(0)
     assert state.sm_mhz == 1500
@@ -121,7 +121,7 @@ def test_a_gpu_that_the_driver_has_lost_leaves_the_others_measured() -> None:
     assert library.process_names(1) == ()
 
 
-def test_an_older_driver_is_asked_for_throttle_reasons_by_their_old_name() -> None:
+def test_throttle_reasons_of_older_drivers_are_read() -> None:
     old = {"GetCurrentClocksEventReasons": None, "GetCurrentClocksThrottleReasons": 8}
     assert connected(a_module(**old)).state(0).reasons == 8
 
@@ -162,7 +162,7 @@ def test_without_nvml_there_is_one_reason(load: Any, reason: str) -> None:
     assert nvml.connect(load) == reason
 
 
-def test_closing_lets_the_driver_go_and_never_fails() -> None:
+def test_closing_releases_the_driver_and_never_fails() -> None:
     calls: list[str] = []
 
     def shut_down() -> None:
@@ -176,7 +176,7 @@ def test_closing_lets_the_driver_go_and_never_fails() -> None:
     assert calls == ["shutdown"]
 
 
-def test_the_real_library_has_every_name_that_is_asked_for() -> None:
+def test_the_real_library_has_every_used_name() -> None:
     module = pytest.importorskip("pynvml")
     absent = [name for name in vars(a_module()) if not hasattr(module, name)]
     assert not absent
@@ -202,7 +202,7 @@ PCI = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         ("cuda:0", [A, SLICED], {"CUDA_VISIBLE_DEVICES": "GPU-aaaa"}, 0),
     ],
 )
-def test_a_device_is_the_gpu_that_cuda_means(
+def test_a_device_is_the_gpu_that_cuda_uses(
     device: str, gpus: list[nvml.GpuSettings], environment: dict[str, str], expected: int
 ) -> None:
     assert nvml.gpu_index(device, gpus, environment) == expected

@@ -32,7 +32,7 @@ def exported(folder: Path, content: bytes = b"model") -> Path:
     return path
 
 
-def test_what_one_process_exported_another_one_finds(tmp_path: Path, folder: Path) -> None:
+def test_a_model_exported_by_one_process_is_found_by_another(tmp_path: Path, folder: Path) -> None:
     assert models.cached_model("a.onnx") is None
     assert not models.has_cached_models()
     models.cache_model(exported(tmp_path), "a.onnx")
@@ -49,7 +49,7 @@ def test_a_model_in_parts_stays_where_it_is(tmp_path: Path, folder: Path) -> Non
     assert models.cached_model("a.onnx") is None
 
 
-def test_without_a_run_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_run_no_model_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(models.EXPORTED, raising=False)
     models.cache_model(exported(tmp_path), "a.onnx")
     assert (tmp_path / "model.onnx").is_file()
@@ -70,7 +70,7 @@ def test_models_of_other_parameters_or_dtypes_have_other_names() -> None:
 
 
 @pytest.mark.real
-def test_every_process_loads_what_one_exported_before_anything_was_timed(tmp_path: Path) -> None:
+def test_every_process_loads_the_model_exported_before_timing(tmp_path: Path) -> None:
     for backend in ("onnxruntime", "openvino"):
         pytest.importorskip(backend)
     gemm = ("-b", "onnxruntime,openvino", "-w", "gemm", "-p", "m=n=k=64")
@@ -84,7 +84,7 @@ def test_every_process_loads_what_one_exported_before_anything_was_timed(tmp_pat
 @pytest.mark.real
 @pytest.mark.filterwarnings("default")  # of the exporter; workers do not raise them either
 @pytest.mark.parametrize("room", [True, False])
-def test_without_room_to_keep_a_model_each_process_exports_it_and_says_so(
+def test_without_room_in_the_cache_each_process_exports_the_model_with_a_note(
     room: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("onnxruntime")
@@ -112,13 +112,11 @@ EXPORTS = note(NoteKind.EXPORT_IN_COLD_START)
         (set(), False),
     ],
 )
-def test_weights_have_a_bit_less_where_a_cpu_sums_products_in_16_bits(
-    flags: set[str], expected: bool
-) -> None:
+def test_weights_are_quantised_to_7_bits_on_cpus_that_sum_in_16_bits(flags: set[str], expected: bool) -> None:
     assert saturates(flags) == expected
 
 
-def test_what_is_exported_alike_is_exported_once_for_both_runtimes_of_an_interpreter() -> None:
+def test_equal_exports_are_shared_by_both_runtimes_of_an_interpreter() -> None:
     def model_name(backend: str, python: str = "python", mode: str = "graph", **of: Any) -> tuple[str, ...]:
         return exported_name(a_case(backend=backend, target=backend, mode=mode, **of), python)
 

@@ -116,7 +116,7 @@ def test_a_model_is_compiled_for_latency_in_one_stream_with_the_threads_and_prec
     ("dtype", "computes"),
     [(Dtype.BFLOAT16, "f32"), (Dtype.FLOAT16, "f32"), (Dtype.FLOAT16, "bf16"), (Dtype.FLOAT32, "bf16")],
 )
-def test_a_precision_that_the_cpu_has_not_is_refused_where_openvino_takes_another(
+def test_an_unavailable_precision_is_refused_if_openvino_uses_another(
     monkeypatch: pytest.MonkeyPatch, dtype: Dtype, computes: str
 ) -> None:
     reason = f"no kernels in {dtype} for this CPU: it would compute in {computes}"
@@ -124,7 +124,7 @@ def test_a_precision_that_the_cpu_has_not_is_refused_where_openvino_takes_anothe
         compiled_on(Engine(computes), dtype, monkeypatch)
 
 
-def test_a_product_in_another_precision_is_refused_whatever_the_model_says(
+def test_a_product_in_another_precision_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with pytest.raises(Unsupported, match="bfloat16 for FullyConnected on this CPU: it would compute in f32"):
@@ -149,14 +149,14 @@ NOT_READ = (
         ("could not open the file", RuntimeError, "could not open the file"),
     ],
 )
-def test_an_operator_that_it_does_not_read_is_named_and_other_faults_stay_faults(
+def test_an_unknown_operator_is_named_and_other_faults_are_raised(
     monkeypatch: pytest.MonkeyPatch, fault: str, raised: type[Exception], message: str
 ) -> None:
     with pytest.raises(raised, match=message):
         compiled_on(Engine("f32", fault=fault), Dtype.FLOAT32, monkeypatch)
 
 
-def test_intels_gpus_and_npus_are_told_and_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_intel_gpus_and_npus_are_listed_as_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine("f32", plugins=("GPU.0", "GPU.1", "NPU"))
     monkeypatch.setitem(sys.modules, "openvino", engine.module())
     devices, reasons = OpenVino().devices()
@@ -181,7 +181,7 @@ def backend() -> OpenVino:
 
 @pytest.mark.real
 @pytest.mark.filterwarnings("default")  # of the exporter; workers do not raise them either
-def test_a_request_reads_the_inputs_where_torch_has_them_and_writes_its_output_there(
+def test_a_request_shares_the_memory_of_torch_inputs_and_outputs(
     backend: OpenVino, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -204,7 +204,7 @@ def test_a_request_reads_the_inputs_where_torch_has_them_and_writes_its_output_t
 
 
 @pytest.mark.real
-def test_bfloat16_is_shared_though_numpy_has_no_such_type() -> None:
+def test_bfloat16_arrays_are_shared() -> None:
     openvino, torch = pytest.importorskip("openvino"), pytest.importorskip("torch")
     ours = torch.ones(2, 3, dtype=torch.bfloat16)
     theirs = backend_file._as_openvino(ours)
@@ -216,9 +216,7 @@ def test_bfloat16_is_shared_though_numpy_has_no_such_type() -> None:
 
 
 @pytest.mark.real
-def test_filters_that_the_exporter_left_in_float32_are_narrowed_and_the_model_is_read(
-    backend: OpenVino, tmp_path: Path
-) -> None:
+def test_filters_exported_in_float32_are_narrowed(backend: OpenVino, tmp_path: Path) -> None:
     """If the exporter leaves no filter in float32 any more, `narrow_filters` is no longer needed."""
     import onnx
     import openvino
@@ -244,7 +242,7 @@ def test_filters_that_the_exporter_left_in_float32_are_narrowed_and_the_model_is
 
 @pytest.mark.real
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the variable limits instructions of x86")
-def test_on_a_cpu_without_float16_no_row_says_float16(tmp_path: Path) -> None:
+def test_a_cpu_without_float16_has_no_float16_rows(tmp_path: Path) -> None:
     """oneDNN's own variable makes any CPU one without float16.
 
     OpenVINO ignores it silently, too, with only the hint.

@@ -276,7 +276,7 @@ def test_sizes_are_drawn_as_lines() -> None:
     assert "m = n" in text
 
 
-def test_a_case_costs_two_kilobytes_beyond_the_page_s_own_forty() -> None:
+def test_a_page_takes_forty_kilobytes_and_two_per_case() -> None:
     content = page(report_document(random_run(works=50))).encode()
     assert len(content) <= 40_000 + 200 * 2_000
     assert len(gzip.compress(content)) <= 60_000

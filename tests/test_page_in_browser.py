@@ -134,9 +134,7 @@ def jenkins(tmp_path: Path) -> Iterator[str]:
         server.shutdown()
 
 
-def test_where_scripts_and_styles_are_forbidden_every_value_is_seen(
-    tab: Tab, jenkins: str, tmp_path: Path
-) -> None:
+def test_every_value_is_visible_without_scripts_and_styles(tab: Tab, jenkins: str, tmp_path: Path) -> None:
     report = with_a_failure()
     (tmp_path / "page.html").write_text(page(report))
     tab.window(1280)
@@ -166,7 +164,7 @@ def test_where_scripts_and_styles_are_forbidden_every_value_is_seen(
 
 
 @pytest.mark.parametrize("width", [400, 1600])
-def test_a_drawing_is_read_back_to_the_pixel(width: int, tab: Tab, show: Show) -> None:
+def test_a_drawing_is_exact_to_the_pixel(width: int, tab: Tab, show: Show) -> None:
     report = report_document(random_run())
     tab.window(width)
     show(report)
@@ -201,7 +199,7 @@ def ruler(ticks: list[tuple[float, str]]) -> Callable[[float], float]:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_the_marks_of_a_chart_are_seen_where_their_numbers_are(width: int, tab: Tab, show: Show) -> None:
+def test_the_marks_of_a_chart_are_visible_at_their_values(width: int, tab: Tab, show: Show) -> None:
     records = [*saturating("torch", 50), *saturating("jax", 500, 2 * PEAK)]
     report = report_document(a_run(records), ceilings=CEILINGS)
     sizes, roofline = (panel for plot in report.plots if plot.name in CHARTED for panel in plot.panels)
@@ -248,7 +246,7 @@ def test_no_page_is_wider_than_its_window_and_no_text_lies_on_another(
 
 @pytest.mark.nightly  # needs what the test extra does not have
 @pytest.mark.skipif(not AXE, reason=NO_AXE)
-def test_axe_finds_nothing_that_keeps_anybody_out(tab: Tab, show: Show) -> None:
+def test_axe_finds_no_accessibility_fault(tab: Tab, show: Show) -> None:
     assert AXE
     assert AXE.origin
     axe = (Path(AXE.origin).parent / "axe.min.js").read_text()
@@ -260,7 +258,7 @@ def test_axe_finds_nothing_that_keeps_anybody_out(tab: Tab, show: Show) -> None:
             assert tab.value(VIOLATIONS) == [], (document.name, theme)
 
 
-def test_the_keyboard_alone_filters_picks_sorts_and_folds(tab: Tab, show: Show) -> None:
+def test_filters_sorting_and_folding_work_with_the_keyboard(tab: Tab, show: Show) -> None:
     tab.window(1280)
     report = report_document(random_run())
     show(report)

@@ -260,7 +260,7 @@ def test_gradients_that_are_not_the_mean_over_ranks_and_micro_batches_are_wrong(
 @pytest.mark.parametrize(
     "work", [ConvnetTrain(), pytest.param(Resnet50Train(depth=14), marks=pytest.mark.nightly)]
 )
-def test_a_reference_in_replicas_has_the_loss_of_the_whole_batch_where_samples_do_not_meet(
+def test_a_replicated_reference_has_the_loss_of_the_whole_batch_without_batch_norm(
     work: Training,
 ) -> None:
     small = work.divided(TWO).small()
@@ -271,7 +271,7 @@ def test_a_reference_in_replicas_has_the_loss_of_the_whole_batch_where_samples_d
     assert np.allclose(full, split, rtol=1e-12) != normalised
 
 
-def test_the_parts_of_a_batch_are_the_whole() -> None:
+def test_the_parts_of_a_batch_make_the_whole_batch() -> None:
     work = ConvnetTrain(batch=6)
     arrays = work.arrays(Draw(Dtype.FLOAT32))
     parts = [part_of_batch(work, arrays, part, 3) for part in range(3)]
@@ -299,7 +299,7 @@ def test_a_device_has_its_part_of_each_micro_batch() -> None:
         pytest.param(Resnet50Train(depth=14, accumulate=2), marks=pytest.mark.nightly),
     ],
 )
-def test_micro_batches_are_the_batch_where_samples_do_not_meet(
+def test_micro_batches_equal_the_batch_without_batch_norm(
     work: ConvnetTrain | Resnet50Train,
 ) -> None:
     small = work.small()
@@ -310,7 +310,7 @@ def test_micro_batches_are_the_batch_where_samples_do_not_meet(
     assert np.allclose(full, split, rtol=1e-12) != normalised
 
 
-def test_micro_batches_are_left_out_where_there_is_one_and_counted_where_there_are_more() -> None:
+def test_several_micro_batches_move_more_bytes_than_one() -> None:
     assert ConvnetTrain(accumulate=1).params == {"batch": 128}
     single, two, half = (work.cost(Dtype.FLOAT32) for work in (ConvnetTrain(), TWICE, ConvnetTrain(batch=64)))
     assert (two.flops, two.items) == (single.flops, single.items)
@@ -347,7 +347,7 @@ def test_a_note_gives_the_extent_of_batch_statistics(
     assert not batch_statistics(ConvnetTrain(accumulate=2).divided(placement), per_device=True)
 
 
-def test_a_device_has_as_many_samples_of_the_small_size_as_one_alone() -> None:
+def test_each_device_gets_the_small_batch_of_one_device() -> None:
     assert ConvnetTrain().divided(TWO).small().batch == 2 * ConvnetTrain().small().batch
     assert ConvnetTrain().divided(TWO).small().placement == TWO
 
@@ -365,7 +365,7 @@ def test_a_batch_that_does_not_divide_is_refused_with_the_reason() -> None:
     )
 
 
-def test_torch_compile_with_tensor_parallel_layers_is_left_out_of_the_plan() -> None:
+def test_compiled_tensor_parallel_layers_are_not_planned() -> None:
     probe, placement = a_probe(), Placement(devices=2, strategy=Strategy.TENSOR_PARALLEL)
     compiled, eager = (
         a_case(workload="gpt2_train", params={}, mode=mode, phase=Phase.TRAIN, placement=placement)
@@ -377,12 +377,12 @@ def test_torch_compile_with_tensor_parallel_layers_is_left_out_of_the_plan() -> 
     assert division_obstacle(eager, EVERY["gpt2_train"], probe, probe.devices[0]) is None
 
 
-def test_two_updates_of_one_module_are_not_divided() -> None:
+def test_dcgan_is_not_divided() -> None:
     assert ConvnetTrain.strategies("torch")
     assert not DcganTrain.strategies("torch")
 
 
-def test_the_page_names_what_torch_divides_and_what_it_cannot() -> None:
+def test_the_page_lists_divisible_and_indivisible_networks() -> None:
     page = (
         (ROOT / "docs/devices.md")
         .read_text()
@@ -396,7 +396,7 @@ def test_the_page_names_what_torch_divides_and_what_it_cannot() -> None:
     }
 
 
-def test_frameworks_that_keep_statistics_apart_have_a_reference_of_their_own() -> None:
+def test_frameworks_with_separate_batch_statistics_have_their_own_reference() -> None:
     torch, jax, one_device = (
         a_case(workload="resnet50_train", backend=backend, phase=Phase.TRAIN, placement=placement)
         for backend, placement in (("torch", TWO), ("jax", TWO), ("torch", Placement()))
@@ -473,7 +473,7 @@ def bytes_undivided(work: TrainingStep) -> int:
         (TransformerTrain(), Strategy.TENSOR_PARALLEL, 2, 0.75),
     ],
 )
-def test_a_rank_of_torch_holds_its_share_of_the_parameters(
+def test_a_torch_rank_stores_its_share_of_the_parameters(
     work: TrainingStep, strategy: Strategy, ranks: int, share: float
 ) -> None:
     small = work.divided(Placement(devices=ranks, strategy=strategy)).small()
@@ -483,7 +483,7 @@ def test_a_rank_of_torch_holds_its_share_of_the_parameters(
 
 @pytest.mark.real
 @pytest.mark.parametrize("name", TRAINED)
-def test_every_network_has_layers_that_torch_gathers_one_by_one(name: str) -> None:
+def test_torch_gathers_the_layers_of_every_network_one_by_one(name: str) -> None:
     torch = pytest.importorskip("torch")
     work = EVERY[name]()
     assert isinstance(work, TrainingStep)
@@ -605,7 +605,7 @@ def scaled(*records: list[Record]) -> tuple[list[Scaling], RunReport]:
 
 @pytest.mark.real
 @given(st.lists(st.floats(1e-3, 1e3), min_size=2, max_size=6), st.floats(0.25, 4))
-def test_a_speed_up_is_of_the_rounds_that_both_were_measured_in(drift: list[float], faster: float) -> None:
+def test_a_speed_up_is_computed_from_common_rounds(drift: list[float], faster: float) -> None:
     single = of_devices(1, 8, drift)
     together = of_devices(2, 8, [seconds / faster for seconds in drift])
     (scaling,), _ = scaled(single, together)
@@ -615,13 +615,13 @@ def test_a_speed_up_is_of_the_rounds_that_both_were_measured_in(drift: list[floa
     assert (scaling.speedup.low or 0) <= faster * (1 + 1e-9) <= (scaling.speedup.high or 0) * (1 + 1e-6)
 
 
-def test_weak_scaling_pairs_what_each_device_has() -> None:
+def test_weak_scaling_compares_equal_work_per_device() -> None:
     weak, _ = scaled(of_devices(1, 4, [1.0, 1.0]), of_devices(2, 8, [1.25, 1.25]))
     assert [scaling.is_weak for scaling in weak] == [True]
     assert weak[0].efficiency.value == pytest.approx(0.8)
 
 
-def test_a_cpu_and_too_few_cores_have_no_efficiency() -> None:
+def test_devices_that_share_cores_have_no_efficiency() -> None:
     single = of_devices(1, 8, [1.0, 1.0], device="cpu")
     (scaling,), report = scaled(single, of_devices(2, 8, [0.9, 0.9], device="cpu"))
     assert scaling.speedup.value is not None
@@ -632,7 +632,7 @@ def test_a_cpu_and_too_few_cores_have_no_efficiency() -> None:
     assert (scaling.speedup.value, scaling.efficiency.value) == (None, None)
 
 
-def test_a_report_shows_several_devices_beside_one_and_the_ideal_line() -> None:
+def test_a_report_compares_several_devices_with_one_and_the_ideal() -> None:
     steps = [1.0, 1.01, 0.99]
     _, report = scaled(
         of_devices(1, 8, steps),
@@ -657,7 +657,7 @@ data-parallel | 4 | the same on one | 24.0 image/s | 3.000× [2.999, 3.001] | 75
 
 
 @pytest.mark.parametrize("disturbed", [0, 1])
-def test_a_speed_up_that_others_spoiled_is_in_doubt(disturbed: int) -> None:
+def test_a_disturbed_speed_up_is_marked_as_doubtful(disturbed: int) -> None:
     over: list[dict[str, Any]] = [{}, {}]
     over[disturbed] = {"notes": (note(NoteKind.OTHER_PROCESSES, cores=1.5),)}
     single, together = of_devices(1, 8, [8.5, 8.5], **over[0]), of_devices(2, 8, [0.1, 0.1], **over[1])

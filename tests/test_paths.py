@@ -47,7 +47,9 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("text", STRANGE)
-def test_every_path_has_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def test_every_path_gives_a_result_or_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("circle").symlink_to("circle")
     assert paths.absolute(text).is_absolute()
@@ -93,7 +95,7 @@ def test_a_name_that_is_too_long_is_reported(elsewhere: Path, tmp_path: Path, na
         assert errors[-2:] == ["error", "hint"]
 
 
-def test_where_there_is_no_working_folder_and_no_home_the_answer_is_none(
+def test_without_a_working_folder_or_home_the_path_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "gone").mkdir()
@@ -127,7 +129,7 @@ def test_a_removed_working_folder_is_reported(tmp_path: Path) -> None:
     ("path", "verb"),
     [*((path, next(iter(VERBS))) for path in PATHS), *((next(iter(PATHS)), verb) for verb in [*VERBS][1:])],
 )
-def test_a_run_is_the_same_by_whatever_path_it_is_named(
+def test_every_path_to_a_run_names_the_same_run(
     elsewhere: Path, tmp_path: Path, path: str, verb: str
 ) -> None:
     runs.store_run(tmp_path, a_run(id=OTHER))
@@ -163,7 +165,7 @@ def files_of(folder: Path) -> dict[Path, bytes]:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_python_takes_the_same_paths(
+def test_python_functions_accept_the_same_paths(
     elsewhere: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     folder, typed = PATHS[path]

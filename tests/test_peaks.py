@@ -56,7 +56,7 @@ def test_a_name_outside_the_table_is_unknown(name: str) -> None:
     assert peaks(name) is None
 
 
-def test_peaks_are_in_flops_and_bytes_a_second_by_what_is_multiplied() -> None:
+def test_peaks_are_in_flops_and_bytes_per_second_by_dtype() -> None:
     h100 = peaks_of("NVIDIA H100 80GB HBM3")
     assert h100.flops_peak(Dtype.BFLOAT16) == 989e12
     assert h100.flops_peak(Dtype.AMP_BF16) == 989e12
@@ -65,13 +65,13 @@ def test_peaks_are_in_flops_and_bytes_a_second_by_what_is_multiplied() -> None:
     assert h100.bytes_per_s == 3.35e12
 
 
-def test_a_peak_the_table_does_not_hold_is_not_guessed() -> None:
+def test_a_missing_peak_is_not_guessed() -> None:
     v100, tpu = peaks_of("Tesla V100-SXM2-32GB"), peaks_of("TPU v5 lite")
     assert v100.flops_peak(Dtype.BFLOAT16) is None
     assert tpu.flops_peak(Dtype.FLOAT32) is None
 
 
-def test_float32_may_be_three_products_of_tf32_and_no_more() -> None:
+def test_the_float32_limit_is_a_third_of_the_tf32_peak() -> None:
     h100, v100 = peaks_of("NVIDIA H100 80GB HBM3"), peaks_of("Tesla V100-SXM2-32GB")
     assert h100.flops_limit(Dtype.FLOAT32) == 494.5e12 / 3
     assert h100.flops_limit(Dtype.TF32) == 494.5e12
@@ -85,7 +85,7 @@ def test_no_device_multiplies_int8_slower_than_float16_but_blackwell_ultra() -> 
     assert slower == {"NVIDIA GB300 SXM", "NVIDIA B300 SXM", "NVIDIA Rubin SXM"}
 
 
-def test_float16_may_be_summed_in_float16_twice_as_fast_on_geforce_alone() -> None:
+def test_only_geforce_has_a_doubled_float16_peak() -> None:
     geforce, ada = peaks_of("NVIDIA GeForce RTX 4080"), peaks_of("NVIDIA RTX 6000 Ada Generation")
     assert geforce.flops_limit(Dtype.FLOAT16, narrow_sums=True) == 2 * 97.5e12
     assert geforce.flops_limit(Dtype.FLOAT16) == 97.5e12
@@ -93,7 +93,7 @@ def test_float16_may_be_summed_in_float16_twice_as_fast_on_geforce_alone() -> No
     assert ada.flops_limit(Dtype.FLOAT16, narrow_sums=True) == 364.2e12
 
 
-def test_only_geforce_cards_may_exceed_their_datasheet_by_their_makers_clocks() -> None:
+def test_only_geforce_cards_have_a_clock_margin() -> None:
     geforce, h100 = peaks_of("NVIDIA GeForce RTX 5090"), peaks_of("NVIDIA H100 80GB HBM3")
     assert (geforce.clock_margin, h100.clock_margin) == (1.1, 1.0)
 

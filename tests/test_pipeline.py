@@ -47,7 +47,7 @@ def in_stages(stages: int) -> Placement:
 
 
 @given(st.integers(1, 300), st.integers(2, 8))
-def test_default_micro_batches_divide_the_batch_four_a_stage_at_most(batch: int, stages: int) -> None:
+def test_by_default_a_stage_has_at_most_four_micro_batches(batch: int, stages: int) -> None:
     work = ConvnetTrain(batch=batch).divided(in_stages(stages))
     assert batch % work.accumulate == 0
     assert work.accumulate <= 4 * stages
@@ -56,7 +56,7 @@ def test_default_micro_batches_divide_the_batch_four_a_stage_at_most(batch: int,
 
 
 @given(st.integers(2, 6), st.integers(1, 12))
-def test_the_bubble_is_what_a_stage_waits_in_a_schedule(stages: int, micro_batches: int) -> None:
+def test_the_bubble_is_the_waiting_time_of_a_stage(stages: int, micro_batches: int) -> None:
     """A stage begins with a micro-batch one tick after the stage before it, forwards and backwards."""
     work = ConvnetTrain(batch=micro_batches, accumulate=micro_batches).divided(in_stages(stages))
     ticks = 1 + max(stage + part for stage in range(stages) for part in range(micro_batches))
@@ -80,7 +80,7 @@ def test_a_pipeline_is_refused_with_the_reason() -> None:
         ConvnetTrain(schedule="zigzag")
 
 
-def test_the_page_names_what_can_be_cut_into_stages() -> None:
+def test_the_page_lists_networks_with_stages() -> None:
     def offering(framework: str) -> set[str]:
         return {name for name, kind in EVERY.items() if Strategy.PIPELINE in kind.strategies(framework)}
 
@@ -110,7 +110,7 @@ def test_the_page_names_what_can_be_cut_into_stages() -> None:
         ("torch", "convnet_train", None),
     ],
 )
-def test_a_plan_says_why_a_step_has_no_stages(backend: str, workload: str, reason: str | None) -> None:
+def test_a_plan_has_the_reason_for_missing_stages(backend: str, workload: str, reason: str | None) -> None:
     probe = a_probe(backend=backend)
     case = a_case(workload=workload, params={}, phase=Phase.TRAIN, backend=backend, placement=STAGES)
     obstacle = division_obstacle(case, EVERY[workload], probe, probe.devices[0])
@@ -128,7 +128,7 @@ def test_a_pipeline_is_verified_in_as_many_stages(stages: int) -> None:
         assert not isinstance(small, Gpt2Train) or small.depth % stages == 0
 
 
-def test_a_report_has_what_stages_were_idle_beside_the_bubble() -> None:
+def test_a_report_shows_idle_time_and_bubble_of_stages() -> None:
     bubble = note(NoteKind.PIPELINE, stages=2, micro_batches=8, share=1 / 9)
     staged = a_case(placement=STAGES)
     measurement = combined(a_cost(), [(0, "cpu", a_measurement(notes=(bubble,))) for _ in range(2)])
@@ -315,7 +315,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 @pytest.mark.usefixtures("folder")
-def test_a_stage_or_a_micro_batch_that_is_left_out_is_wrong(
+def test_a_skipped_stage_or_micro_batch_is_wrong(
     fresh_verifier: Verifier, backend: str, names: list[str]
 ) -> None:
     pytest.importorskip(backend)

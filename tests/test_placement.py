@@ -53,7 +53,7 @@ variables = st.dictionaries(st.from_regex(r"[A-Za-z_][A-Za-z0-9_]*", fullmatch=T
 
 
 @given(st.just(ONE_DEVICE) | several | by_name, variables, st.integers(0, 4096))
-def test_an_id_says_where_its_case_runs_and_is_read_back(
+def test_an_id_contains_the_placement_and_can_be_parsed(
     placement: Placement, environment: dict[str, str], threads: int
 ) -> None:
     plain = a_case()
@@ -92,13 +92,13 @@ def test_suffixes_are_as_documented() -> None:
         ("[strategy=magic]", "'magic' is not a valid Strategy"),
     ],
 )
-def test_a_suffix_that_means_nothing_is_a_mistake(end: str, message: str) -> None:
+def test_an_invalid_suffix_is_an_error(end: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         split_suffix(f"{a_case().id}{end}")
 
 
 @pytest.mark.parametrize("fields", [{"hosts": 2}, {"devices": 2}, {"devices": 0}, {"hosts": 2, "devices": 3}])
-def test_devices_lie_in_equal_numbers_on_hosts(fields: dict[str, int]) -> None:
+def test_hosts_have_equal_numbers_of_devices(fields: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="devices"):
         Placement(**fields)  # type: ignore[arg-type]
 
@@ -142,7 +142,7 @@ def times_of(case: Case, records: Sequence[Record]) -> set[float]:
     }
 
 
-def test_each_environment_has_compile_caches_of_its_own_and_none_moves_our_code() -> None:
+def test_each_environment_has_separate_compile_caches() -> None:
     transport = LocalTransport(Settings(threads=1))
     torch = replace(FAKE, name="torch", backend="torch")
 
@@ -157,7 +157,7 @@ def test_each_environment_has_compile_caches_of_its_own_and_none_moves_our_code(
 
 
 @pytest.mark.real
-def test_each_value_of_a_variable_makes_a_case_of_its_own_and_the_empty_one_is_the_usual_case(
+def test_each_value_of_a_variable_is_a_case_and_the_empty_one_is_the_default(
     tmp_path: Path,
 ) -> None:
     process = accelbench(

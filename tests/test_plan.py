@@ -71,12 +71,12 @@ def test_each_backend_runs_in_the_mode_its_users_usually_run() -> None:
     ("device_name", "device"),
     [("cpu", "cpu"), ("gpu", "cuda:0"), ("cuda", "cuda:0"), ("gpu:1", "cuda:1"), ("accelerator", "cuda:0")],
 )
-def test_a_device_is_meant_by_name_kind_or_class(device_name: str, device: str) -> None:
+def test_devices_are_selected_by_name_kind_or_class(device_name: str, device: str) -> None:
     new_plan = planned(SQUARES, probe("torch", CPU, GPU0, GPU1), devices=(device_name,))
     assert {case.device for case in new_plan.cases} == {device}
 
 
-def test_a_device_that_is_not_there_leaves_its_cases_out_with_the_frameworks_reason() -> None:
+def test_cases_of_a_missing_device_are_omitted_with_the_reason() -> None:
     new_plan = planned(SQUARES, probe("torch", CPU, reasons={"cuda": "a CPU build"}), devices=("gpu",))
     assert not new_plan.cases
     assert [(omission.status, omission.reason) for omission in new_plan.left_out] == [
@@ -95,13 +95,13 @@ def absent(backend: str) -> Probe:
     )
 
 
-def test_a_backend_that_was_named_and_is_missing_leaves_its_cases_out_with_the_line_to_type() -> None:
+def test_cases_of_a_missing_backend_are_omitted_with_the_remedy() -> None:
     new_plan = planned(SQUARES, probe("torch", CPU), absent("jax"), backends=("torch", "jax"))
     assert {case.backend for case in new_plan.cases} == {"torch"}
     assert {omission.reason for omission in new_plan.left_out} == {"no jax → pip install jax"}
 
 
-def test_an_absent_backend_is_left_out_silently_unless_nothing_is_installed() -> None:
+def test_a_missing_backend_is_skipped_silently_unless_none_is_installed() -> None:
     assert planned(SQUARES, probe("torch", CPU), absent("jax")).left_out == ()
     broken = replace(absent("jax"), status="broken")
     assert planned(SQUARES, probe("torch", CPU), broken).left_out
@@ -123,7 +123,7 @@ def test_tf32_on_a_cpu_is_unsupported_with_a_reason() -> None:
 @pytest.mark.parametrize(
     ("mode", "reason"), [("xla", "modes eager, compile"), ("jit", "modes eager, compile")]
 )
-def test_a_mode_another_backend_has_is_left_out_with_those_there_are(mode: str, reason: str) -> None:
+def test_a_mode_of_another_backend_is_omitted_with_the_available_modes(mode: str, reason: str) -> None:
     new_plan = planned(
         SQUARES, probe("torch", CPU), probe("tensorflow", CPU), probe("jax", CPU), modes=(mode,)
     )
@@ -152,25 +152,25 @@ def test_an_impossible_selection_is_an_error(narrowed: dict[str, Any], message: 
     assert hint in caught.value.hint
 
 
-def test_a_device_nobody_knows_is_an_error() -> None:
+def test_an_unknown_device_is_an_error() -> None:
     with pytest.raises(UsageError, match="'cdua'") as caught:
         check_devices(["cdua"], [probe("torch", CPU)])
     assert caught.value.hint == "Did you mean 'cuda'?"
 
 
-def test_parameters_of_the_command_line_replace_those_of_the_suite() -> None:
+def test_command_line_parameters_override_the_suite() -> None:
     new_plan = planned(SQUARES, probe("torch", CPU), params={"m": [3]})
     assert ids(new_plan) == ["gemm(m=3,n=4,k=4)/float32/eager@torch:cpu"]
 
 
-def test_workloads_narrow_the_suite_and_one_it_lacks_is_added_at_its_defaults() -> None:
+def test_workloads_select_from_the_suite_or_are_added_at_their_defaults() -> None:
     new_plan = planned(SQUARES, probe("torch", CPU), workloads=("attention",))
     assert ids(new_plan) == [
         "attention(batch=4,heads=8,length=512,dim=64,causal=false)/float32/eager@torch:cpu"
     ]
 
 
-def test_a_workload_that_a_suite_holds_on_accelerators_alone_is_added_on_cpus() -> None:
+def test_a_workload_that_a_suite_has_on_accelerators_only_is_added_on_cpus() -> None:
     entry = Entry(workload="gemm", cpu=[], accelerator=[{"m": 64}])
     assert not ids(planned(entry, probe("torch", CPU)))
     assert ids(planned(entry, probe("torch", CPU), workloads=("gemm",)))
@@ -188,7 +188,7 @@ def test_parameters_are_read_as_numbers_truth_values_and_words() -> None:
     assert parse_params(["optimizer=nan,inf"]) == {"optimizer": ["nan", "inf"]}, "no size is either"
 
 
-def test_sizes_that_are_tied_change_together() -> None:
+def test_tied_sizes_change_together() -> None:
     new_plan = planned(SQUARES, probe("torch", CPU), params={"m=n=k": [8, 16]})
     assert ids(new_plan) == [f"gemm(m={size},n={size},k={size})/float32/eager@torch:cpu" for size in (8, 16)]
     tied = Entry(workload="gemm", cpu=[{"m=n": [8, 16], "k": 4}])
@@ -217,7 +217,7 @@ def test_a_parameter_that_is_tied_may_be_one_that_only_some_workloads_have() -> 
         ({"m": [8], "n": [8], "k": [4]}, []),
     ],
 )
-def test_sizes_that_stay_while_an_equal_one_changes_are_noted(
+def test_unchanged_sizes_equal_to_a_changed_one_are_noted(
     params: dict[str, list[int]], expected: list[str]
 ) -> None:
     suite = Suite(description="d", cases=[Entry(workload="gemm", cpu=[{"m": 512, "n": 512, "k": 512}])])

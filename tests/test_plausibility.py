@@ -160,12 +160,12 @@ def test_a_program_that_keeps_its_results_is_implausible(
 
 @pytest.mark.parametrize("session", SESSIONS)
 @pytest.mark.parametrize("warm", [False, True])
-def test_a_result_kept_by_the_identity_of_arrays_is_found(session: type[FakeSession], *, warm: bool) -> None:
+def test_results_cached_by_array_identity_are_detected(session: type[FakeSession], *, warm: bool) -> None:
     with pytest.raises((Implausible, WrongResult)):
         measure(by_identity, session, warm=warm)
 
 
-def test_rows_that_are_slow_only_while_no_cache_has_them_are_no_kept_results() -> None:
+def test_rows_that_are_slow_only_with_cold_caches_are_not_cached_results() -> None:
     """As in a lookup: new indices touch rows that the timed indices did not."""
 
     def looked_up(session: FakeSession, product: Product) -> Product:
@@ -189,7 +189,7 @@ def test_rows_that_are_slow_only_while_no_cache_has_them_are_no_kept_results() -
     assert measure(looked_up).block_s
 
 
-def test_a_difference_of_some_microseconds_is_no_kept_result() -> None:
+def test_a_difference_of_microseconds_is_not_a_cached_result() -> None:
     def slightly_slower(session: FakeSession, product: Product) -> Product:
         inputs_seen: set[bytes] = set()
         session_spend = session.spend
@@ -206,7 +206,7 @@ def test_a_difference_of_some_microseconds_is_no_kept_result() -> None:
     assert measure(slightly_slower).block_s
 
 
-def test_a_filter_has_as_many_taps_as_its_sides_without_the_channels() -> None:
+def test_the_taps_of_a_filter_do_not_include_channels() -> None:
     linear, filters, positions = (64, 32), (8, 4, 3, 5), (1, 100, 64)
     assert most_taps([linear, positions]) == most_taps([]) == 1
     assert most_taps([linear, filters, positions]) == 15
@@ -215,7 +215,7 @@ def test_a_filter_has_as_many_taps_as_its_sides_without_the_channels() -> None:
 
 @pytest.mark.real
 @pytest.mark.skipif(not cpu_flags(Path("/")), reason="the limits are of x86")
-def test_a_users_model_is_no_faster_than_the_cpu() -> None:
+def test_a_user_model_faster_than_the_cpu_is_implausible() -> None:
     pytest.importorskip("torch")
     spec = ModelSpec(folder=str(Path(__file__).parent / "user_models"), file="wide.py")
     model = model_workload(spec, describe_model(spec, None)["sizes"])
@@ -226,7 +226,7 @@ def test_a_users_model_is_no_faster_than_the_cpu() -> None:
 
 
 @pytest.mark.parametrize("every_step", [False, True])
-def test_a_timer_gives_out_the_last_output_once(*, every_step: bool) -> None:
+def test_a_timer_returns_the_last_output_once(*, every_step: bool) -> None:
     timer = HostTimer(lambda _: None, every_step=every_step)
     outputs = iter(range(100))
     timer.blocks(lambda: next(outputs), 3, 2)

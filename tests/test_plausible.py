@@ -31,7 +31,7 @@ def fault(measurement: Measurement, device: str = H100, **case: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    ("workload", "params", "times", "believed"),
+    ("workload", "params", "times", "plausible"),
     [
         ("gemm", {}, 0.99, True),
         ("gemm", {}, 1.01, False),
@@ -44,39 +44,26 @@ def fault(measurement: Measurement, device: str = H100, **case: Any) -> str:
         ("somebodys_fft", {}, 100.0, True),  # what it saves is not known
     ],
 )
-def test_flops_beyond_the_datasheet_and_what_algorithms_save_are_not_believed(
-    workload: str, params: dict[str, int], times: float, believed: bool
+def test_flops_beyond_the_datasheet_and_fast_algorithms_are_implausible(
+    workload: str, params: dict[str, int], times: float, plausible: bool
 ) -> None:
     saved = None if workload == "somebodys_fft" else workload_at(workload, params).multiplications_saved
     measurement = doing(1.0, flops=int(times * 989e12), multiplications_saved=saved)
     message = fault(measurement, workload=workload, params=params)
-    assert (message == "") == believed
+    assert (message == "") == plausible
 
 
-def test_the_message_names_both_rates_the_dtype_and_the_device() -> None:
-    assert fault(doing(1.0, flops=10**15)) == (
-        "1.00 PFLOP/s exceed the datasheet's 989 TFLOP/s of bfloat16 on NVIDIA H100 SXM"
-    )
-    assert fault(doing(1.0, flops=10**16, multiplications_saved=9.0), workload="conv2d", params={}) == (
-        "10.0 PFLOP/s exceed 9 times the datasheet's 989 TFLOP/s of bfloat16 on NVIDIA H100 SXM, "
-        "more than any fast convolution saves"
-    )
-    assert fault(doing(1.0, flops=0, bytes=4 * 10**12)) == (
-        "4.00 TB/s exceed the datasheet's 3.35 TB/s of NVIDIA H100 SXM's memory, and no cache holds as much"
-    )
-
-
-@pytest.mark.parametrize(("times", "believed"), [(1.99, True), (2.01, False)])
-def test_two_devices_do_twice_as_much_as_one(times: float, believed: bool) -> None:
+@pytest.mark.parametrize(("times", "plausible"), [(1.99, True), (2.01, False)])
+def test_two_devices_do_twice_as_much_as_one(times: float, plausible: bool) -> None:
     two = Placement(devices=2, strategy=Strategy.DATA_PARALLEL)
     for work in ({"flops": int(times * 989e12)}, {"flops": 0, "bytes": int(times * (3.35e12 + 2**28))}):
         case = a_case(device="cuda:0", dtype=Dtype.BFLOAT16, placement=two)
         message = implausible(case, H100, [doing(1.0, **work)])
-        assert (message == "") == believed
-        assert believed or "2 × NVIDIA H100 SXM" in message
+        assert (message == "") == plausible
+        assert plausible or "2 × NVIDIA H100 SXM" in message
 
 
-def test_what_a_collective_moves_is_of_one_device() -> None:
+def test_a_collective_counts_the_bytes_of_one_device() -> None:
     between = Placement(devices=8, strategy=Strategy.COLLECTIVE)
     beyond = doing(1.0, flops=0, bytes=4 * 10**12)
     assert fault(beyond, workload="all_reduce", params={"n": 8}, placement=between)
@@ -86,7 +73,7 @@ def test_what_a_collective_moves_is_of_one_device() -> None:
     ("dtype", "peak"),
     [(Dtype.FLOAT32, 494.5e12 / 3), (Dtype.FLOAT64, 67e12), (Dtype.TF32, 494.5e12), (Dtype.AMP_FP16, 989e12)],
 )
-def test_each_dtype_has_its_own_peak(dtype: Dtype, peak: float) -> None:
+def test_each_dtype_has_a_separate_peak(dtype: Dtype, peak: float) -> None:
     assert fault(doing(1.0, flops=int(1.01 * peak)), dtype=dtype)
     assert not fault(doing(1.0, flops=int(0.99 * peak)), dtype=dtype)
 
@@ -96,11 +83,11 @@ def test_without_a_datasheet_no_rate_is_too_high(device: str | None) -> None:
     assert not implausible(a_case(), device, [doing(1e-9, flops=10**15, bytes=10**15)])
 
 
-def test_a_dtype_without_a_peak_is_not_judged() -> None:
+def test_a_dtype_without_a_peak_is_not_checked() -> None:
     assert not implausible(a_case(dtype=Dtype.BFLOAT16), "Tesla V100-SXM2-32GB", [doing(1.0, flops=10**18)])
 
 
-def test_what_fits_a_cache_may_be_faster_than_the_memory() -> None:
+def test_work_that_fits_a_cache_may_exceed_the_memory_bandwidth() -> None:
     step_s = 1e-6
     assert not fault(doing(step_s, flops=0, bytes=256 * 2**20))  # 268 TB/s
     assert fault(doing(step_s, flops=0, bytes=256 * 2**20 + 3_400_000))  # the rest at 3.4 TB/s
@@ -108,12 +95,12 @@ def test_what_fits_a_cache_may_be_faster_than_the_memory() -> None:
 
 
 @pytest.mark.parametrize("step_s", [0.0, 1e-320])
-def test_a_step_without_a_finite_rate_is_not_believed(step_s: float) -> None:
+def test_a_step_without_a_finite_rate_is_implausible(step_s: float) -> None:
     message = fault(doing(step_s), device="Example CPU")
     assert message == f"a step of {step_s:g} s gives no finite rate"
 
 
-def test_a_rate_of_zero_is_not_believed() -> None:
+def test_a_rate_of_zero_is_implausible() -> None:
     assert fault(doing(1.0, items=0), device="Example CPU")
 
 
@@ -121,7 +108,7 @@ def blocks(*seconds: float) -> Measurement:
     return a_measurement(iterations=1, block_s=seconds)
 
 
-def test_work_that_only_a_few_blocks_wait_for_is_not_believed() -> None:
+def test_blocks_that_do_not_wait_for_their_work_are_implausible() -> None:
     queued, waiting = [1e-5] * 299, [1.0]  # a queue that is full after 300 launches
     message = fault(blocks(*queued, *waiting), device="Example CPU")
     assert message == (
@@ -145,33 +132,29 @@ def test_fewer_than_a_hundred_blocks_have_no_99th_percentile() -> None:
 
 
 @pytest.mark.parametrize("spread", [0.01, 0.1, 0.5, 1.0])
-def test_heavy_tails_alone_are_believed(spread: float) -> None:
+def test_heavy_tails_are_plausible(spread: float) -> None:
     source = np.random.default_rng(11)
     for _ in range(20):
         times = source.lognormal(-7, spread, 500)
         assert not fault(blocks(*map(float, times)), device="Example CPU")
 
 
-def test_one_process_that_cannot_be_believed_spoils_the_case() -> None:
+def test_one_implausible_process_makes_the_case_implausible() -> None:
     wild = doing(1.0, flops=10**15)
     message = implausible(a_case(dtype=Dtype.BFLOAT16), H100, [doing(1.0), wild, doing(1.0)])
     assert message.endswith("SXM (1 of 3 rounds)")
 
 
 @pytest.mark.parametrize(
-    ("together_s", "count", "believed"),
+    ("together_s", "count", "plausible"),
     [(0.25, 4, True), (0.2273, 4, True), (0.22, 4, False), (0.0, 4, False)],
 )
-def test_a_speed_up_may_exceed_the_count_by_a_tenth(together_s: float, count: int, believed: bool) -> None:
-    assert (implausible_speedup(1.0, together_s, count) == "") == believed
-
-
-def test_the_speed_up_is_named() -> None:
-    assert implausible_speedup(1.0, 0.2, 4) == "a speed-up of 5 on 4 is more than 1.1 times their number"
+def test_a_speed_up_may_exceed_the_count_by_a_tenth(together_s: float, count: int, plausible: bool) -> None:
+    assert (implausible_speedup(1.0, together_s, count) == "") == plausible
 
 
 @given(st.floats(1e-6, 1e3), st.integers(1, 1000))
-def test_a_perfect_speed_up_is_believed(alone_s: float, count: int) -> None:
+def test_a_perfect_speed_up_is_plausible(alone_s: float, count: int) -> None:
     assert not implausible_speedup(alone_s, alone_s / count, count)
 
 
@@ -195,7 +178,7 @@ def test_an_implausible_case_has_its_status_its_reason_and_no_speed() -> None:
     assert the_row(a_wild_run(step_s=2.0))["status"] == "ok"
 
 
-def test_times_of_zero_cost_a_row_its_speed_and_not_the_report() -> None:
+def test_a_row_with_times_of_zero_has_no_speed() -> None:
     row = the_row(a_run([a_record(a_measurement(block_s=(0.0,) * 5))]))
     assert (row["status"], row["latency_s"]) == ("implausible", None)
 
@@ -206,7 +189,7 @@ def test_a_case_that_became_implausible_is_broken_and_never_faster() -> None:
     assert verdict.reason.startswith("implausible: 1.00 PFLOP/s exceed")
 
 
-def test_a_run_with_an_implausible_case_says_so_and_fails() -> None:
+def test_a_run_with_an_implausible_case_fails_with_the_reason() -> None:
     wild = a_wild_run()
     assert has_failures(wild.records)
     assert not has_failures(a_wild_run(2.0).records)

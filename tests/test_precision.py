@@ -28,7 +28,7 @@ TOLD = np.array([0.9, 0.97, 1.0, 1.03, 1.2])
 
 
 @pytest.mark.parametrize("count", [1, 3, 5])
-def test_the_share_of_right_trials_is_that_of_all_draws(count: int) -> None:
+def test_the_share_of_right_trials_is_over_all_draws(count: int) -> None:
     draws = [median(draw) for draw in product(TOLD, repeat=count)]
     right = sum(0.95 <= draw <= 1.05 for draw in draws) / len(draws)
     assert share_within(0.05, TOLD, np.array([count]))[0] == pytest.approx(right)
@@ -43,7 +43,7 @@ def test_more_processes_help_a_tool_that_is_right_on_average_and_no_other() -> N
 
 
 @pytest.mark.real
-def test_the_best_of_the_others_is_what_accelbench_is_held_against() -> None:
+def test_accelbench_is_compared_with_the_best_other_tool() -> None:
     measure = by_policy(POLICIES["quick"])
     exact, cost_of = np.ones(5), Cost(0.0, 6.0)
     trials = [
@@ -61,7 +61,7 @@ def test_a_command_that_starts_processes_has_a_fixed_cost() -> None:
     assert cost(trials[:1]) == Cost(fixed_s=0.0, each_s=9.0)
 
 
-def test_drift_is_divided_out_and_warm_up_is_not() -> None:
+def test_drift_is_removed_but_warm_up_is_not() -> None:
     at_s = np.arange(2000) * 0.01
     steps = 0.01 * (1 + 0.1 * np.sin(at_s / 3))
     steps[:20] *= 2

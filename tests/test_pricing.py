@@ -41,7 +41,7 @@ def test_without_a_price_the_fields_are_null_with_the_reason(prices: Prices | No
         assert f"{name}: no price of Example CPU is given" in row["notes"]
 
 
-def test_a_cpu_that_its_framework_does_not_name_has_the_price_of_the_machine_s() -> None:
+def test_an_unnamed_cpu_has_the_price_of_the_cpu_of_the_machine() -> None:
     assert the_row(EUROS, device="")["price_per_hour"] == 0.5
 
 
@@ -58,7 +58,7 @@ def test_a_cpu_that_its_framework_does_not_name_has_the_price_of_the_machine_s()
         ("", None),
     ],
 )
-def test_the_whole_name_counts_and_of_patterns_the_first(device: str, price: float | None) -> None:
+def test_exact_names_override_patterns_and_the_first_pattern_counts(device: str, price: float | None) -> None:
     amounts = {"*H100*": 3.0, "*H100 P*": 9.0, "NVIDIA H100 80GB HBM3": 2.0}
     prices = Prices(currency="EUR", per_hour=amounts | {"NVIDIA A10?": 4.0, "Graphics [1234]": 5.0})
     assert prices.price_of(device) == price
@@ -76,14 +76,14 @@ def test_the_whole_name_counts_and_of_patterns_the_first(device: str, price: flo
         ("A100", 1, None),
     ],
 )
-def test_several_devices_have_their_own_price_or_that_of_one_so_often(
+def test_several_devices_have_a_joint_price_or_a_multiple_of_one(
     device: str, count: int, price: float | None
 ) -> None:
     amounts = {"*H100*": 3.0, "8 x *H100*": 20.0, "4 × H100": 11.0, "4 x *": 5.0}
     assert Prices(currency="EUR", per_hour=amounts).price_of(device, count) == price
 
 
-def test_a_row_of_several_devices_costs_what_all_of_them_do() -> None:
+def test_a_row_of_several_devices_has_the_price_of_all() -> None:
     two = Placement(devices=2, strategy=Strategy.DATA_PARALLEL)
     measurement = a_measurement(cost=a_cost(items=3))
     case = a_case(device="cuda:0", placement=two)
@@ -104,7 +104,7 @@ def test_twice_the_price_is_half_the_items(rate: float, price: float, times: int
     assert once.items_per_cost == pytest.approx(times * dearer.items_per_cost)
 
 
-def test_what_is_typed_goes_before_the_file_and_may_leave_the_currency_to_it() -> None:
+def test_command_line_prices_override_the_file() -> None:
     prices = parse_prices(["Example CPU = 2", "a=b*=1.25"], EUROS)
     assert prices == Prices(currency="EUR", per_hour={"Example CPU": 2.0, "a=b*": 1.25, "Example*": 0.5})
     assert parse_prices([], EUROS) == EUROS
@@ -139,7 +139,7 @@ def test_a_price_is_a_number_above_zero(amount: float) -> None:
         valid_prices(Prices(currency="EUR", per_hour={"x": amount}))
 
 
-def test_the_table_has_the_line_and_says_the_price_only_where_there_is_one() -> None:
+def test_the_table_shows_a_price_only_if_there_is_one() -> None:
     run = a_run([a_record(), a_record(case=a_case(device="cuda:0"), device_model="Other")])
     with_price = report_document(run, prices=EUROS)
     assert columns_of(with_price)["per cost"] == ("7.20M product/EUR", "")
@@ -156,7 +156,7 @@ def test_a_currency_cannot_break_the_table() -> None:
 
 
 @pytest.mark.real
-def test_report_reads_the_nearest_file_and_what_is_typed_goes_first(tmp_path: Path) -> None:
+def test_report_reads_the_nearest_file_and_prefers_the_command_line(tmp_path: Path) -> None:
     def prices_shown(*arguments: str) -> set[tuple[float | None, str | None]]:
         process = accelbench("report", "--format", "json", *arguments, cwd=tmp_path)
         return {(row["price_per_hour"], row["currency"]) for row in json.loads(process.stdout)["rows"]}

@@ -90,7 +90,7 @@ def test_torch_s_ranks_are_profiled_together(tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.real
-def test_of_torch_s_pipeline_each_stage_tells_how_long_it_computed(tmp_path: Path) -> None:
+def test_each_stage_of_a_torch_pipeline_has_its_computing_time(tmp_path: Path) -> None:
     stages = ("--world", "2", "--strategy", "pipeline", "-p", "batch=4", "-p", "accumulate=2")
     table, _ = profiled(tmp_path, "torch", "-w", "convnet_train", *stages)
     assert calls(table)["Forward"] == calls(table)["Backward"] == 2
@@ -152,7 +152,7 @@ def test_openvino_s_counters(tmp_path: Path) -> None:
         (100 * MAX_EVENTS, (8, 20), (1, 1)),
     ],
 )
-def test_a_profile_has_so_many_events_at_most_or_one_step(
+def test_a_profile_has_limited_events_or_one_step(
     events: int, requested: tuple[int, int], limit: tuple[int, int]
 ) -> None:
     assert limit_events(events, *requested) == limit

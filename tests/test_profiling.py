@@ -86,9 +86,7 @@ def test_the_operator_that_was_slowed_is_named_first_between_two_runs(tmp_path: 
         ("crash", "killed by signal 11 (SIGSEGV)"),
     ],
 )
-def test_a_profiler_that_fails_costs_the_profile_never_the_timing(
-    tmp_path: Path, how: str, reason: str
-) -> None:
+def test_a_failing_profiler_leaves_the_timing_intact(tmp_path: Path, how: str, reason: str) -> None:
     process = accelbench(*FAKE, "-w", "unprofilable,honest", "-p", f"how={how}", cwd=tmp_path)
     assert reason in process.stderr
     by_workload = {row["workload"]: row for row in rows(tmp_path)}
@@ -145,7 +143,7 @@ def keep(run: Path, profiled: Profiled, **traces: bytes) -> list[Path]:
 
 
 @pytest.mark.parametrize("outcome", [a_profile(an_operator("f", 0.1, flops=1.5)), a_failure(log="…")])
-def test_a_stored_profile_is_read_back_as_it_was(tmp_path: Path, outcome: Profile | Failure) -> None:
+def test_a_stored_profile_is_read_back_unchanged(tmp_path: Path, outcome: Profile | Failure) -> None:
     profiled = a_profiled(outcome)
     keep(tmp_path, profiled)
     assert artifacts.read_profiles(tmp_path) == ([profiled], [])
@@ -186,7 +184,7 @@ def test_a_case_of_any_name_stays_in_its_folder_and_apart_from_others(tmp_path: 
     ],
     ids=str,
 )
-def test_a_profile_that_cannot_be_is_damaged_and_costs_only_itself(
+def test_an_impossible_profile_is_damaged_and_the_others_are_read(
     tmp_path: Path, change: dict[str, Any]
 ) -> None:
     (path,) = keep(tmp_path, a_profiled())
@@ -199,7 +197,7 @@ def test_a_profile_that_cannot_be_is_damaged_and_costs_only_itself(
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b"[" * 100_000, b'{"schema":99}'], ids=len)
-def test_a_file_that_is_no_profile_is_damaged(tmp_path: Path, content: bytes) -> None:
+def test_a_file_without_a_profile_is_damaged(tmp_path: Path, content: bytes) -> None:
     disk.save(tmp_path / artifacts.ARTIFACTS / "x.profile.json", content)
     assert artifacts.read_profiles(tmp_path)[1]
 
@@ -303,7 +301,7 @@ def test_the_reason_is_a_note_of_the_case(tmp_path: Path) -> None:
 
 
 @pytest.mark.real
-def test_the_commands_of_the_documentation_do_what_it_says(tmp_path: Path) -> None:
+def test_the_documented_commands_work(tmp_path: Path) -> None:
     text = (Path(__file__).parent.parent / "docs/profiling.md").read_text()
     block = text[text.index("```sh\n") + 6 : text.index("\n```\n")]
     lines = [line.partition("#")[0].split()[1:] for line in block.splitlines()]

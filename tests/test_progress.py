@@ -101,7 +101,7 @@ def read_until_closed(descriptor: int) -> str:
 
 
 @pytest.mark.real
-def test_on_a_terminal_there_is_a_bar_with_the_time_left(tmp_path: Path) -> None:
+def test_a_terminal_shows_a_bar_with_the_time_left(tmp_path: Path) -> None:
     master, terminal = os.openpty()
     arguments = ("run", "-b", "fake", "-d", "cpu", "-w", "gemm", "--quick")
     process = start_accelbench(*arguments, cwd=tmp_path, stdout=terminal, stderr=terminal)
@@ -149,7 +149,7 @@ def on_a_terminal(folder: Path, *arguments: str, code: int = 0, **variables: str
 
 
 @pytest.mark.real
-def test_the_bar_is_gone_when_all_is_done(tmp_path: Path) -> None:
+def test_the_bar_disappears_at_the_end(tmp_path: Path) -> None:
     output = on_a_terminal(tmp_path, "run", "-b", "fake", "-w", "honest", "--rounds", "1")
     assert "━" in output
     remaining = screen(output)

@@ -99,7 +99,7 @@ def test_downloads_are_announced_and_the_built_environment_is_listed(built: tupl
 
 
 @pytest.mark.real
-def test_an_existing_environment_stays_as_it_is(built: tuple[Home, str]) -> None:
+def test_an_existing_environment_is_not_changed(built: tuple[Home, str]) -> None:
     home, _ = built
     record = home.environments / "fake@own" / "accelbench-env.json"
     before = record.stat().st_mtime_ns
@@ -134,7 +134,7 @@ def test_an_environment_that_does_not_exist_is_not_removed_but_the_nearest_is_su
 
 
 @pytest.mark.real
-def test_a_dry_run_tells_what_would_be_fetched_and_leaves_nothing(home: Home) -> None:
+def test_a_dry_run_lists_downloads_and_leaves_nothing(home: Home) -> None:
     process = home.create("fake", "--dry-run")
     assert "making a virtual environment" in process.stderr
     assert process.stdout[: process.stdout.index(" in /")] == snapshot("""\
@@ -149,7 +149,7 @@ about 30.0 MiB on disk\
 
 
 @pytest.mark.real
-def test_pip_is_asked_about_several_environments_in_one_that_is_made_for_it(
+def test_one_temporary_environment_resolves_several_requests(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in home.variables.items():
@@ -241,10 +241,6 @@ def test_the_error_quotes_pip(home: Home) -> None:
     assert "nosuch" in log.read_text()
 
 
-def test_without_environments_the_list_is_empty(tmp_path: Path) -> None:
-    assert accelbench("env", "list", cwd=tmp_path).stdout == "none\n"
-
-
 def test_a_cache_that_cannot_be_written_is_an_error_before_anything_is_built(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file, not a folder")
     process = accelbench(
@@ -306,7 +302,7 @@ def test_a_label_moves_every_pin_of_a_backend(monkeypatch: pytest.MonkeyPatch) -
         ("jax", (), ""),
     ],
 )
-def test_beside_a_torch_for_cpus_an_environment_gets_one_too(
+def test_environments_follow_the_cpu_build_of_the_running_torch(
     name: str, arguments: tuple[str, ...], expected: str
 ) -> None:
     assert build.build_request(name, arguments, running=lambda: "cpu").variant == expected
@@ -338,7 +334,7 @@ def test_a_variant_selects_the_packages_of_its_framework(
 
 
 @pytest.mark.parametrize("name", ["jax", "tensorflow", "onnxruntime"])
-def test_the_extra_for_cuda_and_the_page_have_what_the_build_has(name: str) -> None:
+def test_the_cuda_extra_and_the_page_match_the_build(name: str) -> None:
     kind = load_class("benchbench.backends", name, Backend)  # type: ignore[type-abstract]
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     requirements = [re.split("[>;]", extra)[0] for extra in extras[f"{name}-cuda"]]
@@ -351,7 +347,7 @@ def test_the_extra_for_cuda_and_the_page_have_what_the_build_has(name: str) -> N
     assert any(f"`{requirement}`" in line for requirement in requirements if requirement.startswith(name))
 
 
-def test_a_build_that_a_framework_does_not_have_is_refused_with_those_it_has() -> None:
+def test_an_unknown_variant_is_refused_with_the_known_ones() -> None:
     with pytest.raises(UsageError, match="jax has no build 'cu128'") as refused:
         build.build_request("jax", (), variant="cu128")
     assert refused.value.hint == "Builds are cpu, cuda, cuda12, cuda13, tpu."
@@ -359,7 +355,7 @@ def test_a_build_that_a_framework_does_not_have_is_refused_with_those_it_has() -
         build.build_request("jax", ("jax==0.9.0",), variant="cuda")
 
 
-def test_the_version_of_torch_says_its_build() -> None:
+def test_the_build_of_torch_is_read_from_its_version() -> None:
     builds = {
         version: build_of(version) for version in ("2.13.0+cpu", "2.13.0", "2.13.0+cu128", "2.9.0+rocm6.4")
     }
@@ -369,7 +365,7 @@ def test_the_version_of_torch_says_its_build() -> None:
 
 
 @pytest.mark.real
-def test_the_build_of_torch_is_chosen_and_none_other_is_downloaded(home: Home) -> None:
+def test_only_the_chosen_build_of_torch_is_downloaded(home: Home) -> None:
     wheel(home.wheels, "torch", "2.12.1")
     create = ("torch@2.12", "--dry-run")
     absent = home.create(*create, "--variant", "cpu", code=7)
@@ -401,9 +397,7 @@ def test_an_invalid_requirement_is_refused(name: str, arguments: tuple[str, ...]
 
 
 @pytest.mark.usefixtures("nowhere")
-def test_a_path_is_made_absolute_since_pip_runs_elsewhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_paths_are_made_absolute_for_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert build.build_request("fake", ["./a.whl"]).requirements == (str(tmp_path / "a.whl"), "numpy")
 

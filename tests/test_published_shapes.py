@@ -17,12 +17,12 @@ PUBLISHED = {suite.name: suite for suite in published()}
 
 
 @pytest.mark.parametrize("suite", PUBLISHED.values(), ids=PUBLISHED)
-def test_a_suite_is_what_the_published_list_makes(suite: Published) -> None:
+def test_a_suite_matches_the_published_list(suite: Published) -> None:
     assert (SUITES / f"{suite.name}.toml").read_text() == published_shapes.toml(suite)
 
 
 @pytest.mark.parametrize("suite", PUBLISHED.values(), ids=PUBLISHED)
-def test_every_row_is_a_case_on_cpus_and_accelerators_and_nothing_else_is(suite: Published) -> None:
+def test_the_cases_are_exactly_the_rows(suite: Published) -> None:
     for entry in load_suite(suite.name).cases:
         cases = suite.entries()[entry.workload]
         assert planned(entry.accelerator) == in_order(cases)
@@ -44,12 +44,12 @@ def test_no_row_is_lost() -> None:
     assert len(PUBLISHED["gemm-models"].rows) == 220
 
 
-def test_a_products_flops_are_those_published() -> None:
+def test_product_flops_match_the_published_ones() -> None:
     for row in read("deepbench_gemm.csv"):
         assert flops(*CASES["gemm"](row)) == row["flops"]
 
 
-def test_a_convolutions_flops_and_sides_are_those_published() -> None:
+def test_convolution_flops_and_sides_match_the_published_ones() -> None:
     for row in read("deepbench_conv.csv"):
         workload, params = CASES["conv"](row)
         convolution: Any = workload_at(workload, params)
@@ -59,7 +59,7 @@ def test_a_convolutions_flops_and_sides_are_those_published() -> None:
         }
 
 
-def test_a_recurrent_products_flops_are_those_published() -> None:
+def test_recurrent_product_flops_match_the_published_ones() -> None:
     for row in read("deepbench_rnn.csv"):
         hidden = row["hidden"]
         flops_counted = flops(*CASES["rnn"](row))

@@ -87,7 +87,7 @@ def a_copy(sessions: Path, folder: Path) -> Path:
 
 
 @pytest.mark.real
-def test_a_function_is_measured_and_its_test_sees_what_it_returns(tmp_path: Path) -> None:
+def test_a_function_is_measured_and_its_result_is_returned(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(TEST)
     output = pytest_in(tmp_path)
     assert re.search(rf"^ok +{re.escape(SUM)}  [0-9.]+ [µm]s, round 1", output, re.MULTILINE)
@@ -166,7 +166,7 @@ def test_a_coroutine_is_awaited_each_time_on_one_loop(virtual: Path) -> None:
         ("concurrent.futures.Future()", "result()"),
     ],
 )
-def test_a_function_that_leaves_its_work_undone_is_refused(
+def test_a_function_that_returns_unfinished_work_is_refused(
     virtual: Path, returned: str, message: str
 ) -> None:
     (virtual / "test_it.py").write_text(
@@ -272,7 +272,7 @@ def test_significance_is_corrected_for_the_number_of_tests(sessions: Path, tmp_p
 
 
 @pytest.mark.real
-def test_one_session_cannot_be_judged_and_says_so(sessions: Path, tmp_path: Path) -> None:
+def test_one_session_is_not_judged(sessions: Path, tmp_path: Path) -> None:
     output = pytest_in(a_copy(sessions, tmp_path), "--accelbench-check", "faster", step=1e-3)
     assert f"not judged against faster: {SUM}: insufficient: " in output
     assert "3 v 1 processes" in output
@@ -321,7 +321,7 @@ def test_results_go_to_the_given_folder_or_the_exit_code_is_6(virtual: Path) -> 
     assert "not stored: " in output
 
 
-def test_a_session_that_is_killed_keeps_what_was_measured(virtual: Path) -> None:
+def test_a_killed_session_keeps_its_records(virtual: Path) -> None:
     (virtual / "test_it.py").write_text(
         f"{TEST}\n\ndef test_killed():\n    import os, signal\n    os.kill(os.getpid(), signal.SIGKILL)\n"
     )

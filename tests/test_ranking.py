@@ -144,7 +144,7 @@ def test_one_round_decides_nothing() -> None:
     assert standing(a_work({"torch": [0.0], "jax": [1.0]})) is Standing.OPEN
 
 
-def test_failed_and_interrupted_cases_are_no_contenders() -> None:
+def test_failed_and_interrupted_cases_do_not_compete() -> None:
     torch, jax = a_case(target="torch"), a_case(target="jax")
     records = [*some_rounds(1, 1, 1, case=torch), *some_rounds(2, 2, case=jax)]
     (verdict,) = judge_records([*records, a_record(a_failure(), case=jax, round=2)], QUICK).values()
@@ -154,7 +154,7 @@ def test_failed_and_interrupted_cases_are_no_contenders() -> None:
 # Doubts
 
 
-def test_disturbed_rounds_are_left_out_if_enough_are_calm() -> None:
+def test_disturbed_rounds_do_not_count_if_enough_are_calm() -> None:
     calm = {number: TimedProcess(float(number)) for number in range(3)}
     busy = {**{n: TimedProcess(n + 0.5) for n in range(2)}, 2: TimedProcess(9.0, HEAVY)}
     pairs = fair_pairs(calm, busy)
@@ -184,7 +184,7 @@ def test_doubt_about_the_leader_does_not_prevent_a_win() -> None:
     assert standing([leader, a_contender("jax", [0.2, 0.21, 0.22])]) is Standing.WON
 
 
-def test_a_process_that_still_falls_could_have_become_as_fast_as_it_fell() -> None:
+def test_a_still_falling_process_may_reach_a_lower_time() -> None:
     falling = doubt(a_measurement(block_s=(2.0, 2.0, 1.5, 1.5, 1.0, 1.0), iterations=1, steady=False))
     assert falling.settled == pytest.approx(math.log(1.5) + math.log(2.0))
     rising = doubt(a_measurement(block_s=(1.0, 1.0, 1.5, 1.5, 2.0, 2.0), iterations=1, steady=False))
@@ -196,7 +196,7 @@ def test_a_process_that_still_falls_could_have_become_as_fast_as_it_fell() -> No
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=20))
-def test_discovery_level_is_that_of_benjamini_and_hochberg(ps: list[float]) -> None:
+def test_discovery_level_equals_that_of_benjamini_and_hochberg(ps: list[float]) -> None:
     level = discovery_level(ps, 0.05)
     discoveries = sum(p <= level for p in ps)
     assert level == pytest.approx(0.05 * max(discoveries, 1) / len(ps))
@@ -262,7 +262,7 @@ def test_leads_of_fifteen_per_cent_are_significant_with_adaptive_rounds() -> Non
     assert not sum(result.wrong for result in results)
 
 
-def test_rounds_that_only_one_case_met_do_not_make_the_other_the_leader() -> None:
+def test_rounds_disturbed_for_one_case_do_not_make_the_other_the_leader() -> None:
     torch = a_contender("torch", (1.0, 0.0, 0.0))  # the first round was slow for every case in it
     jax = Contender(a_case(target="jax"), {number: TimedProcess(0.1, NO_DOUBT) for number in (1, 2)})
     assert jax.mean_log < torch.mean_log

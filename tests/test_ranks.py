@@ -50,7 +50,7 @@ def test_each_block_takes_as_long_as_its_slowest_rank(times: list[list[float]], 
     assert of(*ranks).block_s == measurement.block_s
 
 
-def test_the_worst_value_of_any_rank_stands_for_all() -> None:
+def test_the_worst_value_of_any_rank_represents_all() -> None:
     measurement = a_measurement(cold_s=1.0, peak_host=Memory(bytes=5), relative_error=1e-3)
     unsteady = a_measurement(cold_s=2.0, peak_host=Memory(bytes=4), relative_error=1e-4, steady=False)
     combined_measurement = of(measurement, unsteady, cost=a_cost(flops=7))
@@ -78,18 +78,18 @@ def test_the_worst_value_of_any_rank_stands_for_all() -> None:
     ],
     ids=["one rank", "other blocks", "other steps"],
 )
-def test_ranks_that_do_not_correspond_are_no_measurement(ranks: Sequence[Measurement]) -> None:
+def test_mismatched_ranks_are_not_a_measurement(ranks: Sequence[Measurement]) -> None:
     with pytest.raises(ValueError, match="rank"):
         of(*ranks)
 
 
-def test_a_record_keeps_every_rank_and_where_it_ran() -> None:
+def test_a_record_stores_every_rank_and_its_device() -> None:
     case = a_case(placement=replace(TWO, names=("cuda:0", "cuda:2")), environment={"XLA_FLAGS": "--x=[y],z%"})
     record = a_record(of(a_watched(), a_watched(block_s=(0.02,) * 5)), case=case)
     assert codec.decode(codec.encode(record)) == record
 
 
-def test_a_record_of_before_ranks_is_of_one() -> None:
+def test_records_from_before_ranks_have_one_rank() -> None:
     raw = json.loads(codec.encode(a_record()))
     del raw["crc32"], raw["outcome"]["ranks"], raw["case"]["placement"], raw["case"]["environment"]
     assert codec.decode(json.dumps(raw).encode()) == a_record()
@@ -167,7 +167,7 @@ def test_metrics_of_ranks_compare_them() -> None:
     assert (fields["rank_spread"], fields["entry_skew_s"]) == pytest.approx((2.0, 3e-5))
 
 
-def test_on_one_device_nothing_is_reported_of_ranks() -> None:
+def test_one_device_has_no_rank_report() -> None:
     (row,) = rows(a_run([a_record(a_measurement())]))
     fields = flatten(row)
     assert (fields["link_bytes_per_s"], fields["rank_spread"], fields["entry_skew_s"]) == (None, None, None)
@@ -176,14 +176,14 @@ def test_on_one_device_nothing_is_reported_of_ranks() -> None:
     assert "Ranks" not in [table.title for table in tables]
 
 
-def test_ranks_of_several_hosts_have_no_common_clock_to_tell_their_skew_by() -> None:
+def test_ranks_of_several_hosts_have_no_skew() -> None:
     far = combined(a_cost(), [(host, "cpu", a_measurement()) for host in range(2)])
     (row,) = rows(a_run([a_record(far)]))
     assert row.value("rank_spread") == 1.0
     assert row.value("entry_skew_s") is None
 
 
-def test_a_model_is_refused_by_launched_ranks_with_what_to_type_and_no_help_offers_it(tmp_path: Path) -> None:
+def test_user_models_are_refused_under_a_launcher_with_a_hint(tmp_path: Path) -> None:
     def run_rank(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "benchbench.ranks", *arguments]
         return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment())

@@ -17,7 +17,7 @@ def zone(name: str, kind: str, energy: int = 0, span: int = 1000) -> Files:
     }
 
 
-def test_packages_are_counted_and_nothing_twice(tmp_path: Path) -> None:
+def test_packages_are_counted_once(tmp_path: Path) -> None:
     root = tree(
         tmp_path,
         zone("intel-rapl:0", "package-0", 7)
@@ -46,14 +46,14 @@ def test_a_counter_that_may_not_be_read_has_a_reason(tmp_path: Path) -> None:
     assert packages.startswith("RAPL counters cannot be read: ")
 
 
-def test_a_counter_that_has_gone_is_no_number(tmp_path: Path) -> None:
+def test_a_removed_counter_has_no_value(tmp_path: Path) -> None:
     packages = kernel.cpu_packages(tree(tmp_path, zone("intel-rapl:0", "package-0")))
     assert not isinstance(packages, str)
     packages[0].path.unlink()
     assert kernel.read_uj(packages) is None
 
 
-def test_a_counter_that_starts_again_loses_nothing() -> None:
+def test_a_counter_overflow_is_handled() -> None:
     assert kernel.used_j([(900, 10), (100, 20), (200, 20)], (1000, 1000)) == (0.0, 210e-6, 310e-6)
 
 

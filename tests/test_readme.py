@@ -37,7 +37,7 @@ def examples() -> list[str]:
     return commands(section[section.index("```sh") : section.index("```\n", 40)])
 
 
-def test_one_line_installs_from_the_constraints_into_an_environment_of_its_own() -> None:
+def test_one_line_installs_with_constraints_into_a_new_environment() -> None:
     for marker in ("install", "test"):
         assert "\n" not in block(marker)
         assert "python3 -m venv" in block(marker)

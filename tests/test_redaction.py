@@ -74,7 +74,7 @@ REDACT = redaction({"MY_API_KEY": CANARY, "SHORT_TOKEN": "yes", "PLAIN": "visibl
         ("1.23 ms, 45 token/s", "1.23 ms, 45 token/s"),
     ],
 )
-def test_a_text_is_shown_without_what_is_secret(text: str, expected: str) -> None:
+def test_secrets_are_removed_from_texts(text: str, expected: str) -> None:
     assert REDACT(text) == expected
 
 
@@ -83,12 +83,12 @@ def test_redacting_twice_is_redacting_once(text: str) -> None:
     assert REDACT(REDACT(text)) == REDACT(text)
 
 
-def test_texts_are_found_wherever_they_stand_and_numbers_stay() -> None:
+def test_texts_are_redacted_at_any_depth_and_numbers_are_not() -> None:
     value = {"a": [CANARY, {"b": (CANARY,)}], "c": (1.0, 2.0), "d": None}
     assert redacted(value, REDACT) == {"a": [HIDDEN, {"b": [HIDDEN]}], "c": (1.0, 2.0), "d": None}
 
 
-def test_secrets_in_what_a_worker_says_are_hidden_when_it_arrives() -> None:
+def test_secrets_in_worker_messages_are_hidden_on_arrival() -> None:
     outputs = f"password={CANARY}"
     outcome = {"status": "failed", "message": outputs, "log": f"line 1\n{outputs}"}
     sizes = {"text": [{"reason": outputs}]}
@@ -98,7 +98,7 @@ def test_secrets_in_what_a_worker_says_are_hidden_when_it_arrives() -> None:
     assert CANARY not in f"{answer} {Greeting(status='broken', reason=outputs)}"
 
 
-def test_parameters_arrive_as_they_are() -> None:
+def test_parameters_are_not_redacted() -> None:
     sizes = {"address": "https://user:password@example.com"}
     answer = Answer({"described": {"sizes": sizes}})
     assert answer.reply == {"described": {"sizes": sizes}}
@@ -136,7 +136,7 @@ def test_a_canary_in_every_place_is_found_in_no_stored_file(tmp_path: Path) -> N
     assert message.startswith("RuntimeError: GET https://example.com")
 
 
-def test_a_failure_that_quotes_an_undecodable_name_is_that_failure(tmp_path: Path) -> None:
+def test_a_failure_with_an_undecodable_name_is_reported(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     body = LEAKY.replace(LEAKY[LEAKY.index("raise") :], 'raise RuntimeError("no file caf\\udce9.bin")\n')
     (tmp_path / "mine/leaky.py").write_text(body)
@@ -171,7 +171,7 @@ def test_x15_canaries_are_found_in_no_output(tmp_path: Path) -> None:
 
 
 @pytest.mark.real
-def test_x16_a_local_variable_of_what_fails_is_found_in_no_output(tmp_path: Path) -> None:
+def test_x16_local_variables_of_a_failure_are_in_no_output(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/local.py").write_text(LOCAL)
     workloads = {"ACCELBENCH_WORKLOADS": str(tmp_path / "mine")}
@@ -198,7 +198,7 @@ def test_x16_an_internal_error_shows_no_local_variables_or_secrets(tmp_path: Pat
     assert CANARY not in details.read_text()
 
 
-def test_a_secret_longer_than_a_name_may_be_is_hidden_and_ends_nothing(tmp_path: Path) -> None:
+def test_a_very_long_secret_is_hidden(tmp_path: Path) -> None:
     secret = "s" * 300
     process = accelbench("run", "-b", "fake", "-w", "gemm", "--rounds", "1", cwd=tmp_path, MY_TOKEN=secret)
     assert secret not in process.stdout + process.stderr
@@ -208,7 +208,7 @@ def test_a_secret_longer_than_a_name_may_be_is_hidden_and_ends_nothing(tmp_path:
 @pytest.mark.parametrize(
     "broken", ["__import__('tempfile').tempdir = '/nowhere'", "setattr(os, 'environ', None)"]
 )
-def test_an_internal_error_that_cannot_be_kept_is_its_type_alone(tmp_path: Path, broken: str) -> None:
+def test_an_internal_error_that_cannot_be_stored_shows_only_its_type(tmp_path: Path, broken: str) -> None:
     program = INTERNAL.replace(
         "    raise ValueError", f"    secret = os.environ['MY_API_KEY']; {broken}\n    raise ValueError"
     )

@@ -110,7 +110,7 @@ def random_arrays(shapes: list[tuple[int, ...]]) -> list[Any]:
 
 @pytest.mark.real
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_an_operation_and_its_gradients_are_those_of_torch(name: str) -> None:
+def test_operations_and_their_gradients_equal_those_of_torch(name: str) -> None:
     torch = pytest.importorskip("torch")
     ours, theirs, shapes = OPERATIONS[name]
     values = random_arrays(shapes)
@@ -126,7 +126,7 @@ def test_an_operation_and_its_gradients_are_those_of_torch(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in OPERATIONS if "conv" in name or "pool" in name])
-def test_a_primitives_derivative_is_its_difference_quotient(name: str) -> None:
+def test_derivatives_of_primitives_match_difference_quotients(name: str) -> None:
     ours, _, shapes = OPERATIONS[name]
     check_grads(ours, modes=["rev"], order=1)(*random_arrays(shapes))
 
@@ -144,7 +144,7 @@ def rounded(grid: Floating, values: Any, *, nearest: bool = False, seed: int = 0
 
 @given(NUMBERS)
 @pytest.mark.parametrize("name", GRIDS)
-def test_rounding_to_nearest_is_that_of_hardware(name: str, values: Any) -> None:
+def test_rounding_to_nearest_equals_that_of_hardware(name: str, values: Any) -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
     dtype = np.float16 if name == "float16" else getattr(ml_dtypes, name.replace("m3", "m3fn"))
     np.testing.assert_array_equal(
@@ -159,7 +159,7 @@ TIES = st.integers(-(2**12), 2**12).map(lambda n: (n + 0.5) / 2**4)
 @pytest.mark.real
 @given(arrays(np.float64, 20, elements=NORMAL | TIES))
 @pytest.mark.parametrize("grid", [*GRIDS.values(), TF32, FLOAT32])
-def test_rounding_by_bits_is_rounding_by_spacing(grid: Floating, values: Any) -> None:
+def test_rounding_by_bits_equals_rounding_by_spacing(grid: Floating, values: Any) -> None:
     spacing = grid.spacing(values)
     np.testing.assert_array_equal(grid.nearest(values), np.rint(values / spacing) * spacing)
 
@@ -221,7 +221,7 @@ def test_a_flipped_relu_passes_the_inputs_nearest_to_zero_on_the_other_side(
 
 
 @pytest.mark.parametrize(("least", "noted"), [(1e-6, 1), (1e-5, 0)])
-def test_whether_a_relu_has_an_input_near_zero_is_noted_and_changes_nothing(least: float, noted: int) -> None:
+def test_relu_inputs_near_zero_are_noted_without_effect(least: float, noted: int) -> None:
     flipping = rounding.Flipping(storage=FLOAT32, unit_roundoff=FLOAT32.unit_roundoff)
     watching = rounding.Watching(storage=FLOAT32, flipping=flipping)
     x = np.array([1.0, -1.0, least, 2.0])
@@ -257,7 +257,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="mallopt is glibc's")
-def test_pages_of_arrays_that_come_and_go_are_cleared_once() -> None:
+def test_pages_of_temporary_arrays_are_cleared_once() -> None:
     """Of 8192 pages each, or of larger ones."""
     process = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, check=True)
     assert int(process.stdout) < 2 * 8192

@@ -64,7 +64,7 @@ def test_a_private_class_is_shared_by_the_others_of_its_file(folder: Path) -> No
     assert load("registered_shared").__name__ == "Whatever"
 
 
-def test_a_file_without_a_workload_says_so(folder: Path) -> None:
+def test_a_file_without_a_workload_is_an_error(folder: Path) -> None:
     write(folder, "registered_empty.py")
     with pytest.raises(UsageError, match=r"registered_empty\.py defines no Workload class"):
         load("registered_empty")
@@ -90,7 +90,7 @@ class Grown(Gemm):
     added = frozenset({"layout"})
 
 
-def test_a_parameter_added_later_is_left_out_at_its_default() -> None:
+def test_a_later_parameter_is_not_in_the_id_at_its_default() -> None:
     assert Grown(1, 2, 3).params == {"m": 1, "n": 2, "k": 3, "rate": 0.5}
     assert Grown(1, 2, 3, layout="columns").params["layout"] == "columns"
     assert Grown.fields()["layout"] == "rows"

@@ -62,7 +62,7 @@ def measure(cwd: Path, name: str, **more: Any) -> None:
 
 
 @pytest.mark.real
-def test_what_was_measured_under_the_former_name_is_compared_and_in_one_history(tmp_path: Path) -> None:
+def test_runs_under_the_former_name_share_comparisons_and_history(tmp_path: Path) -> None:
     measure(tmp_path, "oldname", **a_workload(tmp_path, "oldname"))
     new = a_workload(tmp_path, "newname", "oldname", seconds=2e-3)
     measure(tmp_path, "newname", **new)
@@ -95,7 +95,7 @@ def test_a_baseline_of_the_former_name_is_measured_and_checked_under_the_present
     assert case["first"]["ratio"] == pytest.approx(1.0)
 
 
-def test_the_former_name_finds_the_workload_and_the_present_one_is_told(tmp_path: Path) -> None:
+def test_the_former_name_finds_the_workload_with_a_note(tmp_path: Path) -> None:
     new = a_workload(tmp_path, "newname", "oldname")
     arguments = ("-b", "fake", "-d", "cpu", "--dry-run", "--format", "json")
     for name in ("oldname", "oldname,gemm"):
@@ -104,7 +104,7 @@ def test_the_former_name_finds_the_workload_and_the_present_one_is_told(tmp_path
         assert json.loads(planned.stdout)["cases"][-1]["case"].startswith("newname(")
 
 
-def test_a_suite_that_has_the_former_name_is_told_the_present_one(tmp_path: Path) -> None:
+def test_a_suite_with_the_former_name_gets_a_note(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text('description = "d"\n[[cases]]\nworkload = "oldname"\ncpu = [{}]\n')
     new = a_workload(tmp_path, "newname", "oldname")
     refused = accelbench("run", "mine.toml", "--dry-run", cwd=tmp_path, code=2, **new)
@@ -112,7 +112,7 @@ def test_a_suite_that_has_the_former_name_is_told_the_present_one(tmp_path: Path
 
 
 @pytest.mark.real
-def test_code_from_before_the_renaming_is_measured_under_its_own_name(tmp_path: Path) -> None:
+def test_older_revisions_are_measured_under_their_own_name(tmp_path: Path) -> None:
     git(tmp_path, "init", "-q")
     (tmp_path / ".gitignore").write_text("results\n")
     for name, formerly in (("oldname", ""), ("newname", "oldname")):
@@ -130,7 +130,7 @@ def test_code_from_before_the_renaming_is_measured_under_its_own_name(tmp_path: 
     assert (verdict["verdict"], verdict["ratio"]) == ("faster", pytest.approx(0.5))
 
 
-def test_hardware_takes_what_was_measured_under_the_former_name_for_the_same_work() -> None:
+def test_hardware_treats_the_former_name_as_the_same_work() -> None:
     runs = [renamed(a_timed_run("a", 1e-3), "first"), renamed(a_timed_run("b", 1e-3), "second", "first")]
     for pattern in ([], ["second"]):
         sessions = read_evidence(runs, pattern).sessions
@@ -153,7 +153,7 @@ def a_timed_run(run: str, seconds: float) -> Run:
     return Run(info=replace(base_run.info, id=run), records=base_run.records)
 
 
-def test_of_what_was_renamed_twice_all_is_one_series() -> None:
+def test_a_workload_renamed_twice_is_one_series() -> None:
     runs = [
         renamed(a_timed_run("a", 1e-3), "first"),
         renamed(a_timed_run("b", 1e-3), "second", "first"),
@@ -165,14 +165,14 @@ def test_of_what_was_renamed_twice_all_is_one_series() -> None:
     assert [point.run for trend in series(runs[:1], LATENCY) for point in trend.points] == ["a"]
 
 
-def test_who_asks_for_the_former_name_is_told_the_present_one() -> None:
+def test_a_series_of_the_former_name_has_a_hint() -> None:
     runs = [renamed(a_timed_run("a", 1e-3), "first"), renamed(a_timed_run("b", 1e-3), "second", "first")]
     with pytest.raises(UsageError) as error:
         series(runs, LATENCY, ["first"])
     assert error.value.hint == "It was renamed: second"
 
 
-def test_a_run_that_has_both_names_keeps_them() -> None:
+def test_a_run_with_both_names_keeps_both() -> None:
     run, renamed_run = a_timed_run("a", 1e-3), renamed(a_timed_run("a", 2e-3), "other", a_case().workload)
     two_names = Run(
         info=replace(run.info, plan=(*run.info.plan, *renamed_run.info.plan)),
@@ -193,5 +193,5 @@ def test_another_work_under_a_former_name_is_not_compared() -> None:
     }
 
 
-def test_names_that_lead_in_a_circle_end_somewhere() -> None:
+def test_circular_renames_terminate() -> None:
     assert last_names({"a": "b", "b": "a", "c": "d"})["c"] == "d"

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from inline_snapshot import snapshot
 
-from benchbench.analyse.rows import NUMBERS, UNITS
 from benchbench.documents.document import Bars, Strips
 from benchbench.documents.run import RunReport, report_document
 from benchbench.documents.run_table import REPORT_COLUMNS, UNSURE, column_names
@@ -67,7 +66,7 @@ def names(report: RunReport, number: int = 0) -> tuple[str, ...]:
     return texts(report, "", number)
 
 
-def test_backends_are_lines_fastest_first_and_those_without_a_speed_last() -> None:
+def test_backends_are_lines_sorted_by_speed() -> None:
     report = of_one_work(
         a_record(a_failure(), case=a_case(backend="torch", mode="compile")),
         *some_rounds(2, case=TENSORFLOW),
@@ -126,7 +125,7 @@ def test_devices_of_one_work_are_lines_of_one_table() -> None:
     assert names(report) == ("torch eager cuda:0", "torch eager cpu")
 
 
-def test_placements_and_environments_of_one_target_are_lines_of_their_own() -> None:
+def test_placements_and_environments_of_one_target_have_separate_lines() -> None:
     report = of_one_work(*some_rounds(1, case=TORCH), *some_rounds(2, case=a_case(environment={"A": "1"})))
 
     assert names(report) == ("torch eager", "torch eager [env:A=1]")
@@ -370,7 +369,7 @@ def test_reasons_without_a_speed_are_never_merged() -> None:
     assert len(report.footnotes) == 2
 
 
-def test_the_reason_of_an_empty_cell_is_no_footnote() -> None:
+def test_reasons_of_empty_cells_are_not_footnotes() -> None:
     assert tuple(foot(report_document(a_run()))) == ()  # though energy, p99 and device memory are empty
 
 
@@ -510,10 +509,6 @@ def test_an_unknown_column_raises_an_error_with_a_hint() -> None:
     assert caught.value.hint == "Did you mean 'latency'?"
 
 
-def test_every_number_has_its_unit() -> None:
-    assert set(NUMBERS) - set(UNITS) == {"rounds", "samples", "relative_error", "error_of_allowed"}
-
-
 def test_values_of_an_axis_are_columns() -> None:
     narrow = {"dtype": Dtype.BFLOAT16}
     run = a_run(
@@ -606,12 +601,12 @@ def test_x4_nothing_in_the_table_acts_on_a_terminal(name: str) -> None:
     assert not set(rendered(report_document(a_hostile_run(HOSTILE)), name)) & {"\x1b", "\u202e"}
 
 
-def test_threads_that_were_left_idle_are_told_in_the_head() -> None:
+def test_the_head_shows_the_number_of_used_threads() -> None:
     report = report_document(a_run([a_record()], settings=Settings(threads=1)))
     assert "machine: Example CPU, 1 of 2 threads, Linux 6.8" in report.facts
 
 
-def test_the_page_of_environments_shows_two_versions_as_a_report_does() -> None:
+def test_the_page_on_environments_shows_a_real_report() -> None:
     def rounds(target: str, *seconds: float) -> list[Record]:
         case = a_case(params={"m": 256, "n": 512, "k": 512}, target=target, backend="jax", mode="jit")
         return some_rounds(*seconds, case=case, cost=a_cost(flops=2 * 256 * 512 * 512))
@@ -621,7 +616,7 @@ def test_the_page_of_environments_shows_two_versions_as_a_report_does() -> None:
     assert text in (ROOT / "docs/environments.md").read_text()
 
 
-def test_the_documented_table_is_that_of_the_stored_run() -> None:
+def test_the_documented_table_matches_the_stored_run() -> None:
     document = (ROOT / "docs/cli.md").read_text()
     example = document[document.index("## The report's table") :].split("```\n")[1]
     run = read_run(ROOT / "results/reference/2026-11-21-cpu-quick")

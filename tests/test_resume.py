@@ -60,7 +60,7 @@ some_values = st.lists(st.sampled_from([1.0, 1.01, 1.5, None]), min_size=10, max
 
 @pytest.mark.real
 @given(st.lists(some_values, min_size=1, max_size=3), st.sampled_from([QUICK, FIVE]), st.data())
-def test_a_run_that_is_interrupted_anywhere_ends_with_the_records_of_one_that_was_not(
+def test_a_resumed_run_has_the_records_of_an_uninterrupted_one(
     values: list[list[float | None]], policy: Policy, data: st.DataObject
 ) -> None:
     script: Script = list(zip(cases(len(values)), values, strict=True))
@@ -154,7 +154,7 @@ def test_the_newest_run_that_was_interrupted_is_resumed(ended: Path, tmp_path: P
 
 
 @pytest.mark.real
-def test_a_function_resumes_a_run_with_what_it_was_begun_with(
+def test_a_function_resumes_a_run_with_its_settings(
     ended: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = interrupted(ended, tmp_path)
@@ -224,7 +224,7 @@ def test_a_run_with_differences_is_not_resumed(ended: Path, tmp_path: Path) -> N
         ({"rounds": 9}, "rounds cannot be given again"),
     ],
 )
-def test_a_run_is_resumed_as_it_was_begun(
+def test_other_options_are_refused_when_resuming(
     ended: Path, tmp_path: Path, options: dict[str, Any], message: str
 ) -> None:
     folder = interrupted(ended, tmp_path)
@@ -232,14 +232,14 @@ def test_a_run_is_resumed_as_it_was_begun(
         api.run(resume=folder.name, results=tmp_path / "results", **options)
 
 
-def test_a_run_that_has_ended_or_is_not_asked_for_is_not_resumed(ended: Path) -> None:
+def test_an_ended_run_is_not_resumed(ended: Path) -> None:
     place = ended.parent
     assert "has ended" in accelbench("run", "--resume", "latest", cwd=place, code=2).stderr
     assert "no suite and no model 'relu'" in accelbench("run", "relu", cwd=place, code=2).stderr
 
 
 @pytest.mark.real
-def test_a_run_that_is_being_measured_is_left_alone(ended: Path, tmp_path: Path) -> None:
+def test_a_running_run_is_not_resumed(ended: Path, tmp_path: Path) -> None:
     folder = interrupted(ended, tmp_path)
     lock_file = lock(folder)
     try:
@@ -267,7 +267,7 @@ def test_one_side_of_a_comparison_and_a_session_of_tests_cannot_be_resumed(tmp_p
 
 
 @pytest.mark.real
-def test_runs_killed_at_random_moments_keep_what_was_shown_and_are_finished(
+def test_runs_killed_at_random_moments_keep_shown_records_and_can_be_finished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_test_environment(monkeypatch, tmp_path)
@@ -312,7 +312,7 @@ def test_parts_that_differ_are_noted_and_not_compared() -> None:
 
 @settings(max_examples=20)
 @given(st.binary(max_size=30).filter(lambda end: b"\n" not in end))
-def test_only_a_torn_record_is_cut_off(tail: bytes) -> None:
+def test_only_a_torn_record_is_truncated(tail: bytes) -> None:
     import tempfile
 
     with tempfile.TemporaryDirectory() as name:

@@ -84,7 +84,7 @@ def test_without_ceilings_the_datasheet_makes_the_roof() -> None:
     assert row["flops_of_ceiling"] is None
 
 
-def test_ceilings_go_before_the_datasheet() -> None:
+def test_measured_ceilings_override_the_datasheet() -> None:
     fields = (
         a_ceiling("bfloat16", 7e14, device=H100, threads=None),
         a_ceiling("memory", 3e12, device=H100, threads=None),
@@ -126,17 +126,17 @@ def test_ceilings_go_before_the_datasheet() -> None:
         ),
     ],
 )
-def test_a_field_that_is_not_known_says_why(over: dict[str, Any], field: str, note: str) -> None:
+def test_unknown_fields_have_a_reason(over: dict[str, Any], field: str, note: str) -> None:
     row = the_row(0.01, **over)
     assert row[field] is None
     assert f"{field}: {note}" in row["notes"]
 
 
-def test_a_cpu_that_its_framework_does_not_name_is_the_machines() -> None:
+def test_an_unnamed_cpu_is_the_cpu_of_the_machine() -> None:
     assert the_row(0.01, model="")["flops_of_ceiling"] is not None
 
 
-def test_the_ceilings_of_another_device_are_no_ceilings() -> None:
+def test_ceilings_of_another_device_do_not_count() -> None:
     assert the_row(0.01, case={"device": "sim:0"}, model="virtual accelerator")["flops_of_ceiling"] is None
 
 
@@ -154,7 +154,7 @@ def test_several_accelerators_have_several_ceilings_and_ranks_of_a_cpu_one(devic
     assert row["flops_of_ceiling"] == pytest.approx(share)
 
 
-def test_what_passes_between_devices_is_held_against_no_memory() -> None:
+def test_bytes_between_devices_are_not_compared_with_the_memory_bandwidth() -> None:
     between = Placement(devices=2, strategy=Strategy.COLLECTIVE)
     row = the_row(0.01, flops=0, case={"placement": between})
     assert (row["bytes_of_ceiling"], row["bytes_of_datasheet"]) == (None, None)
@@ -194,7 +194,7 @@ def lines(ceilings: tuple[Ceiling, ...], **cost: Any) -> dict[str, tuple[str, ..
     )
 
 
-def test_the_report_shows_fractions_and_bound_where_they_are_known() -> None:
+def test_the_report_shows_known_fractions_and_bounds() -> None:
     cells = lines(CEILINGS, flops=5 * 10**9, bytes=10**7)
     assert cells["of ceiling"] == ("50.0 %",)
     assert cells["bound by"] == ("compute, 1.00 TFLOP/s",)

@@ -154,7 +154,7 @@ def calm() -> dict[str, Act]:
     return dict.fromkeys("abc", answers_turns)
 
 
-def test_every_case_has_one_turn_a_cycle_in_an_order_shuffled_anew() -> None:
+def test_every_case_has_one_turn_per_cycle_in_random_order() -> None:
     heat = Heat(calm())
     assert heat.run() == 1
     turns = heat.machine.turns
@@ -166,7 +166,7 @@ def test_every_case_has_one_turn_a_cycle_in_an_order_shuffled_anew() -> None:
     assert not heat.machine.living
 
 
-def test_other_cases_enter_in_an_order_shuffled_anew() -> None:
+def test_other_cases_enter_in_random_order() -> None:
     orders = set()
     for seed in range(10):
         heat = Heat(calm())
@@ -175,7 +175,7 @@ def test_other_cases_enter_in_an_order_shuffled_anew() -> None:
     assert orders == {"abc", "acb"}
 
 
-def test_slow_steps_have_fewer_cycles_but_the_fewest_at_least() -> None:
+def test_slow_steps_have_fewer_cycles_down_to_the_minimum() -> None:
     heat = Heat(calm(), turn_s=1.0)
     heat.run(policy=replace(QUICK, max_s=8.0))
     assert heat.turns_of("a") == 8
@@ -188,7 +188,7 @@ def test_slow_steps_have_fewer_cycles_but_the_fewest_at_least() -> None:
     ("disturbed", "cycles"),
     [(0, QUICK.cycles), (10, QUICK.cycles), (15, 25), (1000, 2 * QUICK.cycles)],
 )
-def test_disturbed_cycles_are_made_up_for_by_as_many_again_at_most(disturbed: int, cycles: int) -> None:
+def test_disturbed_cycles_are_repeated_at_most_once(disturbed: int, cycles: int) -> None:
     heat = Heat(calm())
     heat.run(disturbed)
     assert heat.turns_of("a") == cycles
@@ -210,7 +210,7 @@ def fails_in(turn: int, act: Message | Answer | type[Exception]) -> Act:
     ],
 )
 @pytest.mark.parametrize("turn", [0, 1, 7])
-def test_a_process_that_fails_costs_its_own_case_only(
+def test_a_failing_process_fails_only_its_case(
     turn: int, act: Message | Answer | type[Exception], end: JobEnd
 ) -> None:
     heat = Heat({"a": answers_turns, "b": fails_in(turn, act), "c": answers_turns})
@@ -227,7 +227,7 @@ def test_a_time_out_takes_no_cycle_from_other_cases() -> None:
     assert heat.turns_of("a") == QUICK.cycles
 
 
-def test_each_turn_has_the_whole_time_out_however_long_the_case_was_stopped() -> None:
+def test_each_turn_has_the_full_time_out() -> None:
     heat = Heat(calm(), turn_s=40.0)
     heat.run()
     assert heat.machine.now > 20 * 100.0
@@ -261,7 +261,7 @@ def has_memory_beside(most: int) -> Act:
     return lambda turn, living: NO_MEMORY if len(living) > most else answers_turns(turn, living)
 
 
-def test_a_case_that_lacked_memory_beside_others_is_tried_again_beside_the_first() -> None:
+def test_a_case_without_memory_beside_others_is_retried() -> None:
     heat = Heat({"a": answers_turns, "b": answers_turns, "c": has_memory_beside(1)})
     assert heat.run(seed=1) == 2
     assert set(heat.ends.values()) == {"ok"}
@@ -269,7 +269,7 @@ def test_a_case_that_lacked_memory_beside_others_is_tried_again_beside_the_first
     assert heat.turns_of("c") == QUICK.cycles
 
 
-def test_a_case_that_has_memory_alone_only_is_measured_alone() -> None:
+def test_a_case_that_needs_all_memory_is_measured_alone() -> None:
     heat = Heat({"a": answers_turns, "b": answers_turns, "c": has_memory_beside(0)})
     assert heat.run() > 1
     assert set(heat.ends.values()) == {"ok"}
@@ -338,13 +338,13 @@ def test_cases_that_took_turns_have_no_note() -> None:
     assert notebook(Heat(calm())).notes == {"a": [], "b": [], "c": []}
 
 
-def test_records_tell_that_memory_did_not_hold_all_cases_at_once() -> None:
+def test_records_note_that_memory_did_not_suffice_for_all_cases() -> None:
     recorder = notebook(Heat({"a": answers_turns, "b": answers_turns, "c": has_memory_beside(0)}))
     assert recorder.notes == {name: [NoteKind.HEAT_IN_PARTS] for name in "abc"}
     assert not recorder.alone
 
 
-def test_a_record_tells_that_its_case_cannot_take_turns_with_others() -> None:
+def test_a_record_notes_that_its_case_cannot_take_turns() -> None:
     recorder = notebook(Heat(calm()), solitary="b")
     assert recorder.notes == {"a": [], "b": [NoteKind.MEASURED_ALONE], "c": []}
     assert recorder.alone == ["b"]
@@ -353,9 +353,7 @@ def test_a_record_tells_that_its_case_cannot_take_turns_with_others() -> None:
 
 
 @pytest.mark.parametrize(("turn", "is_fork"), [(0, True), (3, False)])
-def test_a_fork_that_hung_before_its_first_turn_is_measured_alone_afterwards(
-    turn: int, is_fork: bool
-) -> None:
+def test_a_fork_that_hung_before_its_first_turn_is_measured_alone_later(turn: int, is_fork: bool) -> None:
     hung = Answer(None, JobEnd.HUNG, "it hung without computing")
     recorder = notebook(Heat({"a": answers_turns, "b": fails_in(turn, hung), "c": answers_turns}))
     assert recorder.after_hang == recorder.alone == (["b"] if is_fork else [])

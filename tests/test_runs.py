@@ -18,7 +18,7 @@ def store_runs(root: Path, count: int) -> list[str]:
     return selectors.run_ids(root / "results")
 
 
-def test_the_runs_named_are_removed_and_the_others_stay(tmp_path: Path) -> None:
+def test_only_the_named_runs_are_removed(tmp_path: Path) -> None:
     assert store_runs(tmp_path, 4) == ["run0", "run1", "run2", "run3"]
     accelbench("baseline", "set", "main", "run1", cwd=tmp_path)
     process = accelbench("runs", "rm", "run1", "latest", "run1", cwd=tmp_path)
@@ -27,7 +27,7 @@ def test_the_runs_named_are_removed_and_the_others_stay(tmp_path: Path) -> None:
     assert "main" in accelbench("baseline", "list", cwd=tmp_path).stdout
 
 
-def test_where_one_name_is_wrong_nothing_is_removed(tmp_path: Path) -> None:
+def test_nothing_is_removed_if_one_name_is_wrong(tmp_path: Path) -> None:
     store_runs(tmp_path, 2)
     elsewhere = runs.store_run(tmp_path / "other", a_run(some_rounds(1e-3), id="mine"))
     accelbench("runs", "rm", "run0", "nothing", cwd=tmp_path, code=5)
@@ -100,7 +100,7 @@ def test_runs_are_listed_by_tag_suite_date_and_number(tmp_path: Path) -> None:
     assert "is no date" in accelbench("list", "runs", "--since", "soon", cwd=tmp_path, code=2).stderr
 
 
-def test_a_list_shows_what_the_head_of_a_run_says(tmp_path: Path) -> None:
+def test_a_list_shows_the_head_of_each_run(tmp_path: Path) -> None:
     cases = (a_case(suite="conv"), a_case(suite="gemm", mode="compile"), a_case(suite="gemm"))
     folder = runs.store_run(tmp_path, a_run([], plan=cases, tags={"branch": "main"}))
     listed, head = runs.read_listed(folder), runs.read_head(folder)
@@ -122,7 +122,7 @@ def test_a_list_shows_what_the_head_of_a_run_says(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("resealed", [True, False])
-def test_a_head_that_cannot_be_read_is_not_listed_as_if_it_could(
+def test_an_unreadable_head_is_listed_as_unreadable(
     tmp_path: Path, old: bytes, new: bytes, resealed: bool
 ) -> None:
     folder = runs.store_run(tmp_path, a_run())

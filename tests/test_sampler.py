@@ -88,7 +88,7 @@ def test_a_sample_without_sources_has_times(tmp_path: Path) -> None:
     assert sample == a_sample(sample.at_s, cost_s=sample.cost_s, own_s=sample.own_s)
 
 
-def test_samples_of_the_window_become_columns_whose_counters_begin_at_zero() -> None:
+def test_samples_of_the_window_become_columns_with_counters_from_zero() -> None:
     samples = [
         a_sample(
             99.9 + number,
@@ -147,7 +147,7 @@ def test_a_gpus_samples_become_columns() -> None:
         ({"gpu": a_state(energy_j=None)}, {"gpu": a_state(energy_j=5.0)}, ()),
     ],
 )
-def test_energy_is_left_out_unless_every_sample_continues_the_counter(
+def test_energy_needs_a_continuous_counter(
     before: dict[str, Any], after: dict[str, Any], energy_j: tuple[float, ...]
 ) -> None:
     sources = some_sources(packages=(kernel.CpuPackage(Path("/nowhere"), 1000),) * ("package_uj" in before))
@@ -204,14 +204,14 @@ def test_a_process_that_times_itself_takes_a_sample_at_both_ends_and_starts_no_t
     assert columns.own_s == (0.0, 0.0), "what this process computed is the window's"
 
 
-def test_a_failure_and_a_worker_that_tells_no_window_have_no_telemetry(tmp_path: Path) -> None:
+def test_failures_and_outcomes_without_a_window_have_no_telemetry(tmp_path: Path) -> None:
     with Sampler(some_sources(tmp_path)) as sampler:
         pass
     for outcome in (a_failure(), a_measurement()):
         assert sampler.with_telemetry(outcome) == outcome
 
 
-def test_a_worker_cannot_bring_telemetry_of_its_own(tmp_path: Path) -> None:
+def test_telemetry_sent_by_a_worker_is_ignored(tmp_path: Path) -> None:
     with Sampler(some_sources(tmp_path)) as sampler:
         pass
     measurement = sampler.with_telemetry(a_watched())
@@ -219,7 +219,7 @@ def test_a_worker_cannot_bring_telemetry_of_its_own(tmp_path: Path) -> None:
     assert measurement.telemetry == Telemetry(cpus=1)
 
 
-def test_a_driver_that_fails_costs_telemetry_and_a_note(tmp_path: Path) -> None:
+def test_a_failing_driver_gives_a_note_instead_of_telemetry(tmp_path: Path) -> None:
     called = threading.Event()
 
     def state() -> nvml.GpuState:
@@ -290,7 +290,7 @@ def test_nvml_is_connected_to_once_and_closed_with_the_run(tmp_path: Path) -> No
     assert gpus.closed
 
 
-def test_of_several_gpus_one_is_sampled_and_its_energy_is_not_the_steps(tmp_path: Path) -> None:
+def test_only_one_of_several_gpus_is_sampled_without_energy(tmp_path: Path) -> None:
     gpus = FakeNvml([some_settings(), some_settings()])
     two = Placement(devices=2, strategy=Strategy.DATA_PARALLEL)
     with watching(tmp_path, lambda: gpus) as watch:
@@ -319,10 +319,6 @@ def test_a_gpu_that_cannot_be_identified_is_not_watched(tmp_path: Path) -> None:
     assert sources_of_case.nvml is None
     assert sources_of_case.notes == (note(NoteKind.NOT_SAMPLED, reason=sources_of_case.no_energy),)
     assert "cannot tell which GPU" in sources_of_case.no_energy
-
-
-def test_a_case_is_watched_on_the_cpus_it_may_use() -> None:
-    assert Watch(1).sources(a_case()).cpus == kernel.allowed_cpus()[:1]
 
 
 def test_sources_without_values_are_not_read(tmp_path: Path) -> None:

@@ -58,9 +58,7 @@ some_widths = st.lists(
 
 
 @given(some_widths, st.floats(0, 300))
-def test_the_chosen_fit_the_time_left_are_wide_and_at_most_half(
-    widths: list[CaseWidth], left_s: float
-) -> None:
+def test_chosen_cases_fit_the_time_left_and_are_at_most_half(widths: list[CaseWidth], left_s: float) -> None:
     chosen_cases = least_precise(widths, left_s, 0.005)
     by_case = {width.case.id: width for width in widths}
     chosen_widths = [by_case[case.id] for case in chosen_cases]
@@ -107,7 +105,7 @@ def test_the_half_width_is_that_of_the_interval_over_processes() -> None:
     assert half_width([a_measurement(block_s=(0.0,) * 5)] * 3) == math.inf
 
 
-def test_rounds_that_all_have_come_first_whatever_the_time() -> None:
+def test_common_rounds_come_first() -> None:
     pending = cases(3)
     assert cases_of_round(budget_policy(0.001), 2, pending, [], -100.0) == pending
     assert cases_of_round(FIVE, 4, pending, [], 0.0) == pending
@@ -222,7 +220,7 @@ def test_a_budget_goes_to_the_widest_cases_until_it_is_used_up() -> None:
     assert NoteKind.MISSING_ROUNDS not in {note.kind for row in found_rows for note in row.notes}
 
 
-def test_a_budget_that_three_rounds_exceed_gives_three_rounds() -> None:
+def test_a_small_budget_gives_three_rounds() -> None:
     records, _ = run(budget_policy(5.0), [(case, [1.0, 2.0, 3.0]) for case in cases(2)])
     assert counts(records) == [3, 3]
 
@@ -274,7 +272,7 @@ def test_only_candidates_for_the_fastest_get_further_rounds() -> None:
     assert counts(records) == [8, 3, 8]  # jax, tensorflow, torch
 
 
-def test_works_are_judged_at_looks_alone_and_go_on_in_between() -> None:
+def test_works_are_judged_only_at_looks() -> None:
     assert looks(QUICK) == [3, 5, 8]
     work = a_work(1, torch=[1.0] * 5, jax=[1.65, 1.82, 1.22, 1.65, 1.65])  # decided from 4 heats on
     pending = [case for case, _ in work]
@@ -291,7 +289,7 @@ def test_a_budget_goes_to_undecided_works_before_noisy_ones() -> None:
     assert sorted(late) == ["jax", "torch"]
 
 
-def test_a_work_of_a_budget_is_measured_as_a_whole_or_not() -> None:
+def test_a_budget_measures_whole_works_only() -> None:
     first, two = [case for case, _ in a_work(1, **CLOSE)], [case for case, _ in a_work(2, **CLOSE)]
     costs = [CaseWidth(case=case, width=1.0, cost_s=10.0) for case in (*first, *two)]
     assert within_budget([first, two], costs, 39.0) == first
@@ -325,7 +323,7 @@ def test_a_round_measures_each_work_in_one_block(matrix: tuple[int, int, int, in
     assert order == shuffled_by_work(cases[::-1], seed, number)
 
 
-def test_the_least_computation_is_timed_while_all_others_and_later_rounds_wait() -> None:
+def test_the_smallest_work_is_timed_before_others_are_prepared() -> None:
     small, large = a_work(64, torch=[1.0] * 3, jax=[1.0] * 3), a_work(128, torch=[1.0] * 3)
     train = (a_case(workload="convnet_train", params={"batch": 1}, phase=Phase.TRAIN), [1.0] * 3)
     policy = dataclasses.replace(with_rounds(QUICK, 3), reimports=True)
@@ -357,7 +355,7 @@ def test_no_backend_comes_first_in_all_rounds() -> None:
     }
 
 
-def test_only_the_frameworks_that_are_due_are_imported_again() -> None:
+def test_only_needed_frameworks_are_imported_again() -> None:
     torch, jax = a_case(backend="torch"), a_case(backend="jax", params={"m": 1, "n": 1, "k": 1})
     script: Script = [(torch, [1.0] * 3), (jax, [1.0, 2.0] * 20)]
     _, pool = run(dataclasses.replace(budget_policy(100.0), reimports=True), script)
@@ -365,7 +363,7 @@ def test_only_the_frameworks_that_are_due_are_imported_again() -> None:
     assert {tuple(names) for names in pool.started[2:]} == {("jax",)}
 
 
-def test_workers_serve_all_heats_where_frameworks_are_imported_once() -> None:
+def test_workers_serve_all_heats_if_frameworks_are_imported_once() -> None:
     records, pool = run(with_rounds(QUICK, 3), a_work(1, torch=[1.0] * 3, jax=[1.0] * 3))
     assert counts(records) == [3, 3]
     assert (pool.started, pool.ahead) == ([], 0)
@@ -379,7 +377,7 @@ def test_a_time_is_read_with_its_unit(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "m", "0", "0s", "-5m", "10d", "1e3", "ten", "10mm", "٣m"])
-def test_a_text_that_is_no_time_is_refused(text: str) -> None:
+def test_an_invalid_time_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
         seconds_in(text)
 
@@ -388,7 +386,7 @@ FAKE = ("run", "-b", "fake", "-d", "cpu", "-w", "gemm")
 
 
 @pytest.mark.real
-def test_a_run_has_a_budget_and_says_so(tmp_path: Path) -> None:
+def test_a_run_reports_its_budget(tmp_path: Path) -> None:
     planned = accelbench(*FAKE, "--budget", "1m", "--dry-run", cwd=tmp_path).stdout
     assert policy_text(budget_policy(60)) in planned
     assert "about 1 min 00 s" in planned

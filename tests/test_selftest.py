@@ -89,14 +89,14 @@ class Timer:
 
 
 @pytest.mark.parametrize("shape", [trial.shape for trial in HOST if trial.of in ("median", "mean")])
-def test_durations_are_the_same_every_time_and_have_the_mean_and_spread_they_say(shape: Shape) -> None:
+def test_durations_are_reproducible_with_the_stated_mean_and_spread(shape: Shape) -> None:
     sequence = list(islice(durations(shape), 20_000))
     assert sequence == list(islice(durations(shape), 20_000))
     assert statistics.fmean(sequence) == pytest.approx(shape.mean_s, rel=0.01)
     assert statistics.stdev(sequence) == pytest.approx(shape.sd_s, rel=0.03, abs=1e-12)
 
 
-def test_a_spin_lasts_at_least_as_long_as_asked_and_notes_how_long() -> None:
+def test_a_spin_lasts_at_least_as_long_as_requested_and_records_it() -> None:
     clock = Time()
     step = Spin(iter([1e-3, 2e-3, 3e-3]), clock)
     for length_s in (1e-3, 2e-3, 3e-3):
@@ -107,7 +107,7 @@ def test_a_spin_lasts_at_least_as_long_as_asked_and_notes_how_long() -> None:
     assert step.blocks_s(3, 1) == [pytest.approx(6e-3, rel=1e-3)]
 
 
-def test_what_is_taken_of_the_cpu_during_a_spin_is_in_its_truth() -> None:
+def test_lost_cpu_time_during_a_spin_counts_as_true_time() -> None:
     readings = iter([0.0, 0.5, 7.0])  # the process was not scheduled until 7
     step = Spin(repeat(1.0), lambda: next(readings))
     step()
@@ -116,7 +116,7 @@ def test_what_is_taken_of_the_cpu_during_a_spin_is_in_its_truth() -> None:
 
 @pytest.mark.real
 @pytest.mark.parametrize("shape", [trial.shape for trial in HOST if trial.of != "sd"])
-def test_on_the_host_the_truth_of_each_kept_block_is_known(shape: Shape) -> None:
+def test_the_true_time_of_each_host_block_is_known(shape: Shape) -> None:
     clock = Time(tick_s=shape.seconds / 200)
     samples, true_s, drift = measure_on_host(shape, QUICK, Timer(clock), clock)
     assert len(true_s) == len(samples.block_s)
@@ -125,7 +125,7 @@ def test_on_the_host_the_truth_of_each_kept_block_is_known(shape: Shape) -> None
     assert drift == 0.0
 
 
-def test_a_devices_cycles_are_counted_by_differences_so_that_launching_cancels_out() -> None:
+def test_device_cycles_are_measured_by_differences_without_launching() -> None:
     clock = Time()
     assert seconds_per_cycle(clock, clock) == pytest.approx(1e-9, rel=1e-3)
 
@@ -136,7 +136,7 @@ def test_a_device_that_does_not_spin_is_refused() -> None:
 
 
 @pytest.mark.parametrize("seconds", [1e-4, 1e-3, 1e-2])
-def test_on_a_device_the_truth_is_the_cycles_by_another_clock(seconds: float) -> None:
+def test_the_true_time_on_a_device_comes_from_another_clock(seconds: float) -> None:
     clock = Time()
     samples, true_s, drift = measure_on_device(seconds, QUICK, Timer(clock), clock, clock)
     assert true_s[0] / samples.iterations == pytest.approx(seconds, rel=2e-3)
@@ -144,13 +144,13 @@ def test_on_a_device_the_truth_is_the_cycles_by_another_clock(seconds: float) ->
     assert drift < 1e-3
 
 
-def test_a_device_whose_clock_moves_says_by_how_much() -> None:
+def test_a_device_reports_the_drift_of_its_clock() -> None:
     clock = Time(drift=1e-5)
     *_, drift = measure_on_device(1e-3, QUICK, Timer(clock), clock, clock)
     assert drift > 5e-4
 
 
-def test_cuda_spins_by_the_kernel_of_torchs_own_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cuda_spins_with_the_sleep_kernel_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[int] = []
     fake = SimpleNamespace(cuda=SimpleNamespace(_sleep=slept.append))
     monkeypatch.setitem(sys.modules, "torch", fake)
@@ -188,7 +188,7 @@ def test_an_honest_pipeline_passes_every_trial_at_once() -> None:
 
 @pytest.mark.real
 @pytest.mark.parametrize("scale", [0.97, 1.03])
-def test_a_pipeline_that_is_off_fails_however_often_it_is_asked(scale: float) -> None:
+def test_a_biased_pipeline_fails_every_attempt(scale: float) -> None:
     trials = [trial for trial in HOST if trial.of == "median" and trial.shape.seconds >= 1e-4]
     medians = run_trials("host", None, trials, pipeline(scale))
     assert not any(median.passed for median in medians)
@@ -220,7 +220,7 @@ def test_a_single_interruption_is_forgiven() -> None:
         ),
     ],
 )
-def test_a_trial_without_an_answer_fails_and_says_why(answer: Answer, note: str) -> None:
+def test_a_trial_without_an_answer_fails_with_the_reason(answer: Answer, note: str) -> None:
     (results,) = run_trials("host", None, HOST[:1], lambda job: answer)
     assert (results.passed, results.note, results.measured_s) == (False, note, None)
     assert note in rendered(selftest_document([results], []))
@@ -264,7 +264,7 @@ def test_every_accelerator_is_tried_and_its_absence_noted() -> None:
 
 
 @pytest.mark.real
-def test_a_worker_spins_on_the_host_and_refuses_where_a_device_cannot() -> None:
+def test_a_worker_spins_on_the_host_but_not_on_devices_without_a_kernel() -> None:
     from benchbench.backends.fake import Fake
     from benchbench.worker import jobs
 
@@ -275,7 +275,7 @@ def test_a_worker_spins_on_the_host_and_refuses_where_a_device_cannot() -> None:
     assert refused["outcome"]["message"] == "it has no kernel that only spins"
 
 
-def test_the_truths_clock_is_not_the_pipelines_where_the_system_has_two() -> None:
+def test_the_true_time_uses_another_clock_than_the_pipeline() -> None:
     raw = time.clock_gettime(time.CLOCK_MONOTONIC_RAW)
     assert raw <= spin.raw_clock()() <= time.clock_gettime(time.CLOCK_MONOTONIC_RAW)
 
@@ -293,7 +293,7 @@ def test_the_selftest_runs_prints_and_fails_when_a_trial_does(tmp_path: Path) ->
 DOCUMENT = (Path(__file__).parent.parent / "docs/doctor.md").read_text()
 
 
-def test_the_documents_example_is_what_is_shown() -> None:
+def test_the_documented_example_matches_the_output() -> None:
     results = [
         selftest.Result(
             where="host",

@@ -68,7 +68,7 @@ def test_networks_have_the_published_number_of_parameters() -> None:
 
 @pytest.mark.real
 @pytest.mark.parametrize("kind", MUTANTS, ids=lambda kind: kind.__name__)
-def test_a_wrong_network_is_told_from_a_right_one(kind: type[Network]) -> None:
+def test_a_wrong_network_is_detected(kind: type[Network]) -> None:
     work = kind().tiny()
     assert error_ratio(work, F32) < 0.7
     for wrong in MUTANTS[kind]:
@@ -107,7 +107,7 @@ def test_a_speech_encoders_positions_are_sines_and_cosines_and_are_not_learnt() 
     assert not work.weights()["positions"].is_learnt
 
 
-def test_sizes_at_their_published_values_are_no_part_of_an_id() -> None:
+def test_published_sizes_are_not_part_of_an_id() -> None:
     assert BertBaseTrain().params == {"batch": 32, "length": 128, "masked": 20}
     assert SpeechEncoderTrain().params == {"batch": 8, "frames": 1500}
     assert EncoderDecoderInfer().params == {"batch": 64, "source": 512, "target": 128}

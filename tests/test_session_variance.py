@@ -107,7 +107,7 @@ def test_squared_correlation_is_the_mean_square_over_pairs_of_cases(share: float
     assert np.mean(squares) == pytest.approx(square, abs=0.08)
 
 
-def test_cases_whose_days_differ_or_never_vary_do_not_count() -> None:
+def test_cases_with_other_days_or_without_variance_do_not_count() -> None:
     days = random_days(np.random.default_rng(8), 1.0, cases=3)
     assert squared_correlation([DAYS, DAYS, tuple(range(1, 11))], days) == pytest.approx(1.0)
     assert squared_correlation([DAYS] * 2, [[0.0] * 10] * 2) == 0.0
@@ -186,7 +186,7 @@ def test_one_slow_session_of_all_cases_together_counts_as_one() -> None:
 
 
 @given(st.lists(st.floats(-1, 1), min_size=5, max_size=30, unique=True))
-def test_the_skewness_is_that_of_scipy(values: list[float]) -> None:
+def test_the_skewness_equals_that_of_scipy(values: list[float]) -> None:
     assume(np.std(values) > 1e-3)
     assert moments(values).skewness == pytest.approx(oracle.skew(values), rel=1e-6, abs=1e-6)
 
@@ -206,7 +206,7 @@ def test_cases_that_never_vary_have_the_least_variance() -> None:
 
 
 @given(st.lists(st.floats(-1, 1), min_size=5, max_size=30, unique=True))
-def test_the_kurtosis_of_all_cases_is_judged_as_scipy_does(values: list[float]) -> None:
+def test_the_kurtosis_test_equals_that_of_scipy(values: list[float]) -> None:
     assume(np.std(values) > 1e-3)  # values that vary
     statistics = moments(values)
     assert statistics.kurtosis == pytest.approx(oracle.kurtosis(values, fisher=False), rel=1e-6)

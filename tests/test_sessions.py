@@ -41,7 +41,7 @@ def test_with_enough_sessions_the_error_is_that_of_a_further_session_or_of_the_p
     assert not deviation.is_provisional
 
 
-def test_one_session_has_no_spread_and_stands_on_the_assumed_one() -> None:
+def test_one_session_uses_the_assumed_spread() -> None:
     deviation = session_deviation([[[0.0, 0.001, -0.001]]], [0.05, 0.051, 0.049], assumed=0.02)
     assert deviation.spread is None
     assert deviation.is_provisional
@@ -59,9 +59,7 @@ def test_each_missing_session_counts_as_differing_by_the_assumed_spread() -> Non
 
 
 @given(st.floats(0.001, 0.2), st.floats(0.001, 0.2))
-def test_a_further_session_that_differs_as_the_others_never_makes_a_check_see_less(
-    spread: float, assumed: float
-) -> None:
+def test_another_session_never_makes_a_check_less_sensitive(spread: float, assumed: float) -> None:
     """Sessions that all differ by the assumed spread; once, 9 degrees of freedom became K - 1."""
 
     def visible(count: int, spread: float) -> float:
@@ -74,7 +72,7 @@ def test_a_further_session_that_differs_as_the_others_never_makes_a_check_see_le
     assert all(after <= before * (1 + 1e-9) for before, after in itertools.pairwise(sizes))
 
 
-def test_what_several_hours_of_a_day_average_away_is_added_again() -> None:
+def test_variance_averaged_out_over_hours_of_a_day_is_added_again() -> None:
     """Hours that differ by 0.1 within days that do not: a new run is one hour, not the mean of two."""
     days = [[[0.05], [-0.05]] for _ in range(5)]
     deviation = session_deviation(days, [0.0], assumed=0.02)
@@ -91,7 +89,7 @@ def test_ten_hours_of_one_day_are_one_session() -> None:
     assert deviation.difference.error > 0.07 * math.sqrt(2)
 
 
-def test_noisy_processes_count_where_they_explain_more_than_the_assumed_spread() -> None:
+def test_noisy_processes_count_if_they_exceed_the_assumed_spread() -> None:
     noisy = [-0.3, 0.0, 0.3]
     deviation = session_deviation([[noisy]], noisy, assumed=0.02)
     assert deviation.difference.error == pytest.approx(0.3 * math.sqrt(2 / 3))
@@ -111,7 +109,7 @@ def test_nothing_to_deviate_from_is_an_error(sessions: list[list[list[float]]]) 
 
 
 @given(st.lists(st.tuples(st.floats(-5, 5), st.floats(-5, 5)), min_size=2, max_size=10))
-def test_the_paired_test_is_that_of_scipy(pairs: list[tuple[float, float]]) -> None:
+def test_the_paired_test_equals_that_of_scipy(pairs: list[tuple[float, float]]) -> None:
     assume(np.std([b - a for a, b in pairs], ddof=1) > 1e-3)  # SciPy has no floor
     before, after = zip(*pairs, strict=True)
     difference, expected = paired(pairs), oracle.ttest_rel(after, before)
@@ -120,12 +118,12 @@ def test_the_paired_test_is_that_of_scipy(pairs: list[tuple[float, float]]) -> N
     assert difference.degrees == expected.df
 
 
-def test_what_both_of_a_pair_met_cancels() -> None:
+def test_common_effects_cancel_in_pairs() -> None:
     pairs = [(weather, weather + 0.05 + tiny) for weather, tiny in [(0.0, 0.001), (1.0, -0.001), (-2.0, 0.0)]]
     assert paired(pairs).p_above() < 0.001
 
 
-def test_a_family_counts_as_the_fewest_it_may_have() -> None:
+def test_a_small_family_is_corrected_as_one_of_the_minimum_size() -> None:
     assert holm([0.01], min_family=5) == pytest.approx([0.05])
     assert holm([0.01, 0.02], min_family=5) == pytest.approx([0.05, 0.1])
     assert holm([0.001] * 10, min_family=5) == holm([0.001] * 10)

@@ -69,7 +69,7 @@ def shared(tmp_path: Path) -> Path:
 
 
 @pytest.mark.real
-def test_no_text_reveals_who_measured_and_where(shared: Path) -> None:
+def test_no_text_reveals_the_person_or_the_machine(shared: Path) -> None:
     assert sorted(path.name for path in shared.rglob("*")) == ["end.json", "records.jsonl", "run.json"]
     text = "\n".join(path.read_text() for path in shared.iterdir())
     assert [canary for canary in CANARIES if canary in text] == []
@@ -132,7 +132,7 @@ def messages_of(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("name", LEAKS)
-def test_text_that_others_wrote_is_left_out_of_every_message(tmp_path: Path, name: str) -> None:
+def test_text_of_other_programs_is_removed_from_messages(tmp_path: Path, name: str) -> None:
     text, pattern = LEAKS[name]
     run = a_run(
         [
@@ -208,9 +208,7 @@ def test_an_interrupted_run_stays_one(tmp_path: Path) -> None:
     assert not runs.read_run(api.share_run(folder, tmp_path / "out").folder).ended
 
 
-def test_a_user_whose_name_is_a_backends_changes_no_case(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_user_named_like_a_backend_changes_no_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGNAME", "torch")
     folder = runs.store_run(tmp_path, a_run(some_rounds(1.0), id="mine"))
     assert (
@@ -218,7 +216,7 @@ def test_a_user_whose_name_is_a_backends_changes_no_case(
     )
 
 
-def test_only_one_way_of_exporting_is_asked_for(tmp_path: Path) -> None:
+def test_export_options_exclude_each_other(tmp_path: Path) -> None:
     runs.store_run(tmp_path / "results", a_run(id="mine"))
     for options in ([], ["--share", "--to", "csv", "-o", "x"], ["--share"]):
         accelbench("export", "mine", *options, cwd=tmp_path, code=2)

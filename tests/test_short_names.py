@@ -42,7 +42,7 @@ def test_different_cases_have_different_short_ids(sizes: list[tuple[str, dict[st
     assert len({cell.short for cell in case_cells(ids).values()}) == len(ids)
 
 
-def test_a_comparison_has_short_ids_where_whole_ones_have_no_room() -> None:
+def test_a_narrow_comparison_has_short_ids() -> None:
     cases = [a_case(workload="conv2d", params={**SIZES, "kernel": kernel}) for kernel in (1, 3)]
     ref, new = (
         a_run([record for case in cases for record in some_rounds(step, 1.01 * step, step, case=case)])
@@ -55,7 +55,7 @@ def test_a_comparison_has_short_ids_where_whole_ones_have_no_room() -> None:
     assert f"slower  {cases[0].id}\n" in Terminal(120).render(document)
 
 
-def test_a_plan_has_short_ids_where_whole_ones_have_no_room() -> None:
+def test_a_narrow_plan_has_short_ids() -> None:
     case = a_case(workload="resnet50_infer", params={"batch": 1, "image": 224, "depth": 50})
     document = plan_document(a_run_info(plan=(case,)))
 
@@ -76,9 +76,7 @@ def test_no_word_of_a_grid_is_broken() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 12), st.integers(0, 3)), min_size=2, max_size=6), st.integers(1, 80))
-def test_columns_of_high_rank_go_first_and_a_line_names_them(
-    fields: list[tuple[int, int]], width: int
-) -> None:
+def test_columns_of_high_rank_are_dropped_first_and_named(fields: list[tuple[int, int]], width: int) -> None:
     columns = [Column(f"c{number}", rank=rank) for number, (_, rank) in enumerate(fields)]
     row = {f"c{number}": "x" * length for number, (length, _) in enumerate(fields)}
     wide = table([row], columns)
@@ -93,5 +91,5 @@ def test_columns_of_high_rank_go_first_and_a_line_names_them(
     assert ("noroomfor" in "".join(text.split())) == bool(dropped_ranks)
 
 
-def test_words_without_room_side_by_side_stand_below_each_other() -> None:
+def test_words_wrap_if_they_do_not_fit() -> None:
     assert Terminal(30).render(rows_of_words("a" * 20, "b" * 20, "")) == f"{'a' * 20}\n  c1: {'b' * 20}\n"

@@ -20,7 +20,7 @@ SECONDS = st.floats(1e-3, 1e3)
 
 
 @given(SECONDS, SECONDS)
-def test_all_is_hidden_where_a_step_takes_as_long_as_its_longer_part(source: float, consumer: float) -> None:
+def test_all_is_hidden_if_a_step_takes_as_long_as_its_longer_part(source: float, consumer: float) -> None:
     longer = max(source, consumer)
     assert hidden_share(longer, source, consumer) == pytest.approx(1)
     assert hidden_share(source + consumer, source, consumer) == pytest.approx(0, abs=1e-6)
@@ -28,11 +28,11 @@ def test_all_is_hidden_where_a_step_takes_as_long_as_its_longer_part(source: flo
 
 
 @given(SECONDS, SECONDS, SECONDS)
-def test_a_share_is_a_share_whatever_noise_does(step: float, source: float, consumer: float) -> None:
+def test_a_share_is_between_0_and_1_despite_noise(step: float, source: float, consumer: float) -> None:
     assert all(0 <= share(step, source, consumer) <= 1 for share in SHARES.values())
 
 
-def test_shares_are_medians_of_processes_and_absent_where_a_step_has_no_parts() -> None:
+def test_shares_are_medians_of_processes() -> None:
     def process(source: float) -> Measurement:
         parts = {SOURCE: (source, source, 99.0), CONSUMER: (1.0, 1.0, 1.0)}
         return a_measurement(iterations=2, block_s=(2.5, 2.5, 2.5), parts_s=parts)
@@ -58,7 +58,7 @@ def test_parts_are_stored_and_a_step_without_them_reads_as_before() -> None:
         (100, "100 % of the shorter of its two parts is hidden behind the longer; 0 % of a step is waiting"),
     ],
 )
-def test_what_is_hidden_is_measured_and_told(tmp_path: Path, percent: int, note: str) -> None:
+def test_hidden_time_is_measured_and_reported(tmp_path: Path, percent: int, note: str) -> None:
     accelbench(
         *("run", "-b", "fake", "-d", "cpu", "--quick", "--rounds", "1", "-w", "overlapping"),
         *("-p", f"hidden={percent}"),

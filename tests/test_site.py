@@ -60,7 +60,7 @@ def test_every_link_leads_to_a_file_of_the_site_and_every_page_can_be_reached() 
     assert reached == set(files)
 
 
-def test_a_run_stands_beside_the_newest_before_it_that_measured_one_of_its_cases() -> None:
+def test_a_run_is_compared_with_the_latest_earlier_run_of_a_common_case() -> None:
     series = a_series(3)
     run = a_run(some_rounds(1e-3, 1e-3, 1e-3, case=a_case(workload="lstm")), id="20260102-100000-abcd",
                   started="2026-01-02T10:00:00Z")  # fmt: skip
@@ -84,7 +84,7 @@ def test_an_entry_of_the_feed_is_dated_by_the_first_run_after_the_change_and_sta
     assert later.findtext(f"{ATOM}updated") == entry.findtext(f"{ATOM}updated")
 
 
-def test_the_index_names_what_became_slower() -> None:
+def test_the_index_lists_slowdowns() -> None:
     index = site_of(a_series())["index.html"].decode()
     assert '<span class="bad">slower 2.00×</span>' in index
     assert index.count('<span class="bad">1 of 1 case slower') == 1
@@ -102,7 +102,7 @@ def test_hostile_names_stay_inside_the_site_and_are_text() -> None:
     ET.fromstring(files["feed.xml"])
 
 
-def test_what_pages_share_is_written_first_and_the_index_last() -> None:
+def test_shared_files_are_written_first_and_the_index_last() -> None:
     names = list(site_of(a_series(2)))
     assert set(names[:2]) == {"page.css", "page.js"}
     assert names[-1] == "index.html"

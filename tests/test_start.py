@@ -123,7 +123,7 @@ def test_a_pause_since_then_lasts_half_a_second_at_least() -> None:
     assert slept == [0.5, 0.375, 0.0]
 
 
-def test_the_processes_below_this_one_are_no_others() -> None:
+def test_child_processes_are_not_other_programs() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         pids = {process.pid for process in _others()}
         assert os.getppid() in pids
@@ -131,7 +131,7 @@ def test_the_processes_below_this_one_are_no_others() -> None:
         child.kill()
 
 
-def test_three_quiet_looks_in_a_row_are_waited_for(presence: Presence) -> None:
+def test_a_run_waits_for_three_quiet_looks(presence: Presence) -> None:
     machine = Machine(presence, BUSY, QUIET, QUIET, BUSY, QUIET, QUIET, QUIET, BUSY)
     assert machine.waits(600) == 12
     assert machine.told == snapshot(
@@ -139,7 +139,7 @@ def test_three_quiet_looks_in_a_row_are_waited_for(presence: Presence) -> None:
     )
 
 
-def test_after_the_longest_wait_a_run_measures(presence: Presence) -> None:
+def test_a_run_measures_after_the_longest_wait(presence: Presence) -> None:
     machine = Machine(presence, BUSY)
     assert machine.waits(60) == 60
     assert machine.told[1:] == [
@@ -160,14 +160,14 @@ def test_a_run_sees_another_that_measures_until_it_ends(presence: Presence, seco
     assert machine.waits(600) == 0
 
 
-def test_of_two_that_wait_for_the_same_run_the_second_waits_on(presence: Presence, second: Presence) -> None:
+def test_the_second_waiting_run_waits_for_the_first(presence: Presence, second: Presence) -> None:
     assert presence.enter(alone=True)
     assert not second.enter(alone=True)
     assert second.enter()
     assert len(presence.others()) == 1
 
 
-def test_a_run_that_was_killed_is_not_seen_and_leaves_nothing(presence: Presence, tmp_path: Path) -> None:
+def test_a_killed_run_is_not_seen(presence: Presence, tmp_path: Path) -> None:
     folder = tmp_path / "measuring"
     program = (
         "import sys; from pathlib import Path; from benchbench.running.measure import Presence\n"
@@ -190,7 +190,7 @@ def test_without_a_writable_folder_runs_do_not_see_each_other() -> None:
     hidden.leave()
 
 
-def test_the_pause_is_of_this_machine_and_costs_no_time_where_nothing_sleeps() -> None:
+def test_the_load_of_this_machine_can_be_measured() -> None:
     pause = watch_neighbours(sleep=lambda _: None)
     assert pause.cpus > 0
     assert pause.cores is None or pause.cores >= 0
@@ -208,7 +208,7 @@ def test_results_that_cannot_be_written_are_found_before_anything_is_measured(
     assert f"{tmp_path}/file" in process.stderr
 
 
-def test_a_folder_that_is_not_there_yet_has_the_room_of_the_one_it_will_be_in(tmp_path: Path) -> None:
+def test_a_missing_folder_has_the_free_space_of_its_parent(tmp_path: Path) -> None:
     assert disk.free_bytes(tmp_path / "a" / "b") == pytest.approx(disk.free_bytes(tmp_path), rel=0.5)
     assert list(tmp_path.iterdir()) == []
 

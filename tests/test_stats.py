@@ -23,7 +23,7 @@ durations = st.lists(st.floats(1e-9, 1e3), min_size=1, max_size=50)
 
 
 @given(durations, st.floats(0, 1))
-def test_quantiles_are_those_of_numpy(values: list[float], q: float) -> None:
+def test_quantiles_equal_those_of_numpy(values: list[float], q: float) -> None:
     assert quantile(values, q) == pytest.approx(float(np.quantile(values, q)), rel=1e-12)
 
 
@@ -58,7 +58,7 @@ def test_a_change_of_unit_scales_the_headline_and_its_interval(values: list[floa
 
 
 @given(st.lists(st.floats(1e-9, 1e3), min_size=2, max_size=10))
-def test_the_interval_holds_the_headline(values: list[float]) -> None:
+def test_the_interval_contains_the_headline(values: list[float]) -> None:
     interval = headline(values)
     assert interval.low is not None
     assert interval.high is not None
@@ -66,7 +66,7 @@ def test_the_interval_holds_the_headline(values: list[float]) -> None:
 
 
 @pytest.mark.parametrize("degrees", [1, 2, 4, 9, 30])
-def test_t_quantiles_are_those_of_scipy(degrees: int) -> None:
+def test_t_quantiles_equal_those_of_scipy(degrees: int) -> None:
     assert t_quantile(0.975, degrees) == pytest.approx(oracle.t.ppf(0.975, degrees))
 
 
@@ -77,7 +77,7 @@ def test_binomial_ranks_leave_at_most_the_tail_below(n: int) -> None:
     assert oracle.binom.cdf(rank, n, 0.5) > 0.0249
 
 
-def test_the_interval_of_a_median_covers_it_as_often_as_it_says() -> None:
+def test_the_interval_of_a_median_has_its_stated_coverage() -> None:
     source = np.random.default_rng(1)
     covered = 0
     for _ in range(600):
@@ -101,5 +101,5 @@ def test_constant_samples_are_all_independent() -> None:
 
 
 @given(durations)
-def test_the_mad_is_that_of_scipy(values: list[float]) -> None:
+def test_the_mad_equals_that_of_scipy(values: list[float]) -> None:
     assert mad(values) == pytest.approx(float(oracle.median_abs_deviation(values)), abs=1e-12)

@@ -81,7 +81,7 @@ def test_an_id_is_a_ulid_of_the_published_alphabet_and_starts_with_the_time() ->
 
 
 @given(st.lists(st.floats(0, 4e9), min_size=2, max_size=50))
-def test_ids_of_one_process_increase_whatever_the_clock_does(times: list[float]) -> None:
+def test_ids_of_one_process_increase_despite_clock_changes(times: list[float]) -> None:
     source = naming.IdSource()
     ids = [source(now) for now in times]
     assert ids == sorted(set(ids))
@@ -121,7 +121,7 @@ def test_eight_processes_creating_runs_at_once_all_get_their_own(tmp_path: Path)
     assert len(set(names)) == 80
 
 
-def test_a_run_reads_back_as_it_was_written(tmp_path: Path) -> None:
+def test_a_run_is_read_back_unchanged(tmp_path: Path) -> None:
     records = (a_record(), a_record(a_failure(), round=1))
     info = a_run_info(id=naming.new_id())
     with runs.create_run(tmp_path, info) as writer:
@@ -151,7 +151,7 @@ def test_a_run_that_was_never_measured_reads_as_empty(tmp_path: Path) -> None:
     assert runs.read_run(folder).records == ()
 
 
-def test_a_complete_run_is_kept_and_more_rounds_extend_it(tmp_path: Path) -> None:
+def test_a_complete_run_can_be_extended_by_more_rounds(tmp_path: Path) -> None:
     run = a_run(some_rounds(1e-3))
     folder = runs.store_run(tmp_path, run)
     assert runs.read_run(folder) == run
@@ -377,7 +377,7 @@ def test_fields_of_a_later_minor_version_are_ignored() -> None:
     assert codec.decode(json.dumps(fields).encode()) == a_record()
 
 
-def test_a_record_of_before_telemetry_was_kept_is_read() -> None:
+def test_a_record_from_before_telemetry_is_read() -> None:
     fields = fields_of(a_record(a_watched()))
     del fields["outcome"]["window"], fields["outcome"]["telemetry"]
     assert codec.decode(json.dumps(fields).encode()) == a_record(a_measurement())
@@ -404,7 +404,7 @@ def test_a_note_that_lacks_a_value_of_its_text_is_refused(data: dict[str, Any]) 
         codec.decode(json.dumps(fields).encode())
 
 
-def test_a_record_of_a_newer_schema_says_so() -> None:
+def test_a_record_of_a_newer_schema_is_refused() -> None:
     fields = fields_of(a_record()) | {"schema": SCHEMA + 1, "case": "something else by then"}
     with pytest.raises(UnreadableInput, match="written by a newer accelbench"):
         codec.decode(json.dumps(fields).encode())
@@ -471,7 +471,7 @@ HOSTILE = {
 
 
 @given(st.integers(10**28, 10**33), st.sampled_from(["", "0.", "-", "1e"]))
-def test_an_integer_beyond_the_largest_is_refused_wherever_it_stands(value: int, before: str) -> None:
+def test_an_integer_beyond_the_largest_is_refused_at_any_depth(value: int, before: str) -> None:
     text = f'{{"a": [{before}{value}]}}'.encode()
     is_integer = before in ("", "-")
     if is_integer and value > LARGEST:
@@ -519,7 +519,7 @@ def test_a_line_beyond_the_limit_is_damaged_and_the_next_is_read(tmp_path: Path)
         assert run.damaged == (f"line 2: longer than {codec.LIMIT} bytes",)
 
 
-def test_an_empty_line_is_no_damage(tmp_path: Path) -> None:
+def test_an_empty_line_is_not_damage(tmp_path: Path) -> None:
     record = a_record()
     path = a_stored_run(tmp_path) / "records.jsonl"
     path.write_bytes(b"\n" + codec.encode(record) + b"\n\n")
@@ -728,7 +728,7 @@ def test_the_hint_for_too_old_a_run_is_the_oldest_one(tmp_path: Path) -> None:
     assert caught.value.hint == "The oldest is latest~2."
 
 
-def test_a_saved_file_replaces_what_was_there_and_leaves_nothing_else(tmp_path: Path) -> None:
+def test_a_saved_file_replaces_the_old_one_without_leftovers(tmp_path: Path) -> None:
     path = tmp_path / "new" / "report.md"
     for content in (b"first", b"second"):
         disk.save(path, content)
@@ -808,7 +808,7 @@ def test_no_bit_flips_unnoticed(tmp_path: Path) -> None:
     assert runs.read_run(folder) == stored_run
 
 
-def test_a_line_without_its_checksum_is_damaged_only_where_lines_have_them(tmp_path: Path) -> None:
+def test_a_line_without_a_checksum_is_damaged_only_if_others_have_one(tmp_path: Path) -> None:
     first, second = some_records(2)
     folder = a_stored_run(tmp_path, first, second)
     path = folder / "records.jsonl"

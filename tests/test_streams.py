@@ -31,7 +31,7 @@ def test_lost_output_does_not_end_measuring(tmp_path: Path, shell: str) -> None:
 
 
 @pytest.mark.real
-def test_progress_that_nobody_reads_on_does_not_end_measuring(tmp_path: Path) -> None:
+def test_a_closed_progress_stream_does_not_end_measuring(tmp_path: Path) -> None:
     with start_accelbench(*RUN, cwd=tmp_path) as process:
         assert process.stderr
         process.stderr.readline()
@@ -41,7 +41,7 @@ def test_progress_that_nobody_reads_on_does_not_end_measuring(tmp_path: Path) ->
 
 
 @pytest.mark.real
-def test_an_answer_that_is_lost_is_an_error_and_what_was_measured_is_kept(tmp_path: Path) -> None:
+def test_a_lost_answer_is_an_error_and_records_are_kept(tmp_path: Path) -> None:
     process = start_accelbench(*RUN, "--format", "json", cwd=tmp_path, shell="exec >/dev/full")
     assert process.communicate(timeout=60)[1].endswith(
         "error: standard output: No space left on device\n"
@@ -53,7 +53,7 @@ def test_an_answer_that_is_lost_is_an_error_and_what_was_measured_is_kept(tmp_pa
 
 @pytest.mark.real
 @pytest.mark.parametrize("arguments", [("--help",), ("list", "workloads")])
-def test_a_full_disk_behind_an_answer_is_reported_whatever_prints_it(
+def test_a_full_disk_behind_an_answer_is_reported_in_every_format(
     tmp_path: Path, arguments: tuple[str, ...]
 ) -> None:
     process = start_accelbench(*arguments, cwd=tmp_path, shell="exec >/dev/full")
@@ -62,7 +62,7 @@ def test_a_full_disk_behind_an_answer_is_reported_whatever_prints_it(
 
 
 @pytest.mark.real
-def test_a_reader_that_wants_no_more_changes_no_exit_code(tmp_path: Path) -> None:
+def test_a_reader_that_closes_early_does_not_change_the_exit_code(tmp_path: Path) -> None:
     with start_accelbench("list", "workloads", cwd=tmp_path) as process:
         assert process.stdout
         process.stdout.close()
@@ -86,7 +86,7 @@ def test_a_full_pipe_that_does_not_block_is_waited_for(tmp_path: Path) -> None:
     assert len(json.loads(text)["rows"]) == 2
 
 
-def test_a_character_that_the_output_cannot_show_is_no_error() -> None:
+def test_unencodable_characters_are_not_an_error() -> None:
     reader, writer = os.pipe()
     with (
         os.fdopen(writer, "wb"),
@@ -98,7 +98,7 @@ def test_a_character_that_the_output_cannot_show_is_no_error() -> None:
 
 
 @pytest.mark.real
-def test_a_report_on_a_read_only_store_says_that_plots_are_not_kept(tmp_path: Path) -> None:
+def test_a_report_on_a_read_only_store_warns_that_plots_are_not_stored(tmp_path: Path) -> None:
     accelbench(*RUN, cwd=tmp_path)
     (folder,) = (tmp_path / "results/runs").iterdir()
     (folder / "plots").write_text("")  # in the way: root may write anywhere

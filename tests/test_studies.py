@@ -15,7 +15,7 @@ FAKE = ["-b", "fake", "-d", "cpu", "-w", "gemm", "-p", "m=1000", "--quick"]
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_a_study_can_be_imported_and_says_what_it_is(name: str) -> None:
+def test_every_study_can_be_imported_and_has_a_description(name: str) -> None:
     assert importlib.import_module(f"studies.{name}").__doc__
 
 
@@ -43,7 +43,7 @@ def test_a_study_takes_its_first_step(
     assert begin(tmp_path)
 
 
-def test_the_harness_is_held_against_a_bare_loop(
+def test_the_harness_is_compared_with_a_bare_loop(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spin_comparison, "CALLS", 1000)

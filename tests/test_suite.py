@@ -33,12 +33,7 @@ def parsed(**changes: Any) -> suite.Suite:
     return suite.parse_suite({**MINIMAL, **changes}, Path("mine.toml"))
 
 
-@pytest.mark.parametrize("name", suite.suite_names())
-def test_every_suite_that_comes_with_the_project_is_valid(name: str) -> None:
-    assert suite.load_suite(name).cases
-
-
-def test_full_holds_every_workload_and_quick_one_of_each_kind() -> None:
+def test_full_has_every_workload_and_quick_one_of_each_kind() -> None:
     workloads_by_suite = {
         name: {entry.workload for entry in suite.load_suite(name).cases} for name in suite.suite_names()
     }
@@ -114,7 +109,7 @@ def test_a_suite_is_quick_enough_for_two_cores(name: str) -> None:
 
 
 @pytest.mark.real
-def test_a_list_of_suites_says_how_many_cases_and_how_long_as_earlier_runs_took(tmp_path: Path) -> None:
+def test_a_list_of_suites_has_cases_and_times_from_earlier_runs(tmp_path: Path) -> None:
     def conv(results: Path) -> dict[str, Any]:
         return next(row for row in suites_document(results).data if row["suite"] == "conv")
 
@@ -146,7 +141,7 @@ def test_a_list_of_suites_names_a_few_workloads_of_many_and_the_data_all(tmp_pat
 
 
 @pytest.mark.real
-def test_80_characters_have_a_line_or_two_for_a_suite_and_wider_terminals_everything(tmp_path: Path) -> None:
+def test_a_list_of_suites_fits_80_characters_and_is_complete_on_wide_terminals(tmp_path: Path) -> None:
     document = suites_document(tmp_path)
     narrow, wide = (Terminal(width).render(document).splitlines() for width in (80, None))
     assert sorted(" ".join(narrow[:2]).split()) == ["CASES", "DESCRIPTION", "HERE", "SUITE", "TIME"]
@@ -163,11 +158,11 @@ def test_80_characters_have_a_line_or_two_for_a_suite_and_wider_terminals_everyt
 @pytest.mark.parametrize(
     ("seconds", "text"), [(3, "about 10 s"), (89, "about 90 s"), (600, "about 10 min"), (9000, "about 2.5 h")]
 )
-def test_an_estimate_claims_no_more_than_it_knows(seconds: float, text: str) -> None:
+def test_estimates_are_rounded(seconds: float, text: str) -> None:
     assert rough_duration(seconds) == text
 
 
-def test_a_suite_is_named_after_its_file_and_computes_in_float32_unless_it_says_otherwise() -> None:
+def test_a_suite_is_named_after_its_file_and_defaults_to_float32() -> None:
     loaded = parsed()
     assert (loaded.name, loaded.policy, loaded.dtype) == ("mine", "default", [Dtype.FLOAT32])
 
@@ -206,7 +201,7 @@ def test_a_path_is_read_as_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"not = = toml", b"\xff\xfe"])
-def test_a_file_that_is_no_toml_is_an_error_with_its_path(tmp_path: Path, content: bytes) -> None:
+def test_an_invalid_toml_file_is_an_error_with_its_path(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "broken.toml"
     path.write_bytes(content)
     with pytest.raises(UsageError, match="broken"):
@@ -244,13 +239,13 @@ def test_a_pattern_selects_every_workload_that_it_matches_once() -> None:
     assert selected == ("gemm", *gpt2)
 
 
-def test_a_pattern_that_matches_nothing_is_refused_with_what_is_near() -> None:
+def test_a_pattern_without_matches_is_refused_with_a_suggestion() -> None:
     with pytest.raises(UsageError, match="No workload matches 'resnet50x\\*'") as refused:
         catalogue.expand_patterns(["resnet50x*"])
     assert "Did you mean 'resnet50_" in refused.value.hint
 
 
-def test_sizes_of_a_suite_that_nobody_named_are_stated() -> None:
+def test_implied_sizes_of_a_suite_are_stated() -> None:
     small = a_case(suite="quick", workload="gemm", params={"m": 64, "n": 8, "k": 8})
 
     def stated(*command: str) -> list[str]:

@@ -80,7 +80,7 @@ def spoil(root: Path, *, same_time: bool) -> None:
             os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
-def test_cached_summaries_are_those_of_the_files(tmp_path: Path) -> None:
+def test_cached_summaries_equal_those_of_the_files(tmp_path: Path) -> None:
     root = store(tmp_path / "results", all_kinds())
     direct = [summarise(runs.read_run(root / runs.RUNS / f"R{number}")) for number in range(1, 7)]
     assert read_all_summaries(root) == direct
@@ -116,7 +116,7 @@ def test_a_run_that_has_not_ended_is_not_cached(tmp_path: Path) -> None:
     assert summary.damaged
 
 
-def test_a_run_that_is_gone_is_in_no_answer_and_leaves_the_file(tmp_path: Path, own_cache: Path) -> None:
+def test_a_removed_run_leaves_the_cache(tmp_path: Path, own_cache: Path) -> None:
     root = store(tmp_path / "results", [a_run(id="R1"), a_run(id="R2")])
     read_all_summaries(root)
     (root / runs.RUNS / "R1").rename(tmp_path / "elsewhere")
@@ -255,13 +255,13 @@ def history_of(folder: Path) -> None:
     trends(read_summaries(folder, [LATENCY], skipped=pytest.fail), LATENCY)
 
 
-def test_s13_a_history_that_is_kept_does_not_depend_on_the_records(tmp_path: Path) -> None:
+def test_s13_a_cached_history_does_not_depend_on_the_records(tmp_path: Path) -> None:
     few, more = (a_store(tmp_path / str(size), 3, rounds=size) for size in (FEW_READ, MORE_READ))
     read_all_summaries(more)
     assert steepness(history_of, few, more) < 1.5  # a value of each process; each record would be 4
 
 
-def test_s13_a_history_where_each_run_has_other_hardware_is_linear() -> None:
+def test_s13_a_history_with_different_hardware_in_each_run_is_linear() -> None:
     def different(count: int) -> list[Run]:
         machines = [a_machine(memory_bytes=round(2 ** (30 + number / 4))) for number in range(count)]
         return [a_run(id=f"R{number:06}", machine=machine) for number, machine in enumerate(machines)]

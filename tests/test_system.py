@@ -49,7 +49,7 @@ def test_a_system_that_cannot_fork_is_refused_in_one_line(platform: str) -> None
     assert refusal.value.hint
 
 
-def test_what_is_missing_on_macos_is_told_when_measuring_and_nothing_on_linux() -> None:
+def test_missing_features_of_macos_are_reported() -> None:
     observer = Notes()
     for platform in ("linux", "darwin"):
         check_system(platform)

@@ -43,7 +43,7 @@ def test_a_malformed_tag_is_refused_with_a_hint(typed: list[str]) -> None:
     assert caught.value.hint
 
 
-def test_hashes_are_cut_where_tags_are_shown() -> None:
+def test_hashes_are_shortened_for_display() -> None:
     text = naming.tags_text({"commit": f"{'0123456789ab'}{'c' * 28}-dirty", "branch": "deadbeef"})
     assert text == "commit=0123456789ab-dirty, branch=deadbeef"
 
@@ -69,7 +69,7 @@ def test_there_is_no_commit_outside_a_checkout_or_before_the_first(
     assert (current_commit(), commit_tag()) == ("", {})
 
 
-def test_a_commit_that_git_refuses_is_no_tag_and_the_reason_is_a_warning(
+def test_a_commit_that_git_refuses_is_a_warning_instead_of_a_tag(
     checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(checkout)
@@ -106,7 +106,7 @@ def test_a_run_keeps_its_tags_and_the_commit_and_shows_both(checkout: Path) -> N
 
 
 @pytest.mark.real
-def test_of_two_sides_the_one_with_its_own_revision_has_not_the_commit_at_hand(checkout: Path) -> None:
+def test_a_side_with_its_own_revision_does_not_get_the_current_commit(checkout: Path) -> None:
     (checkout / "own.py").write_text((Path(__file__).parent / "workloads/honest.py").read_text())
     git(checkout, "add", "own.py")
     git(checkout, "commit", "--quiet", "--message", "second")

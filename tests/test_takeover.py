@@ -171,7 +171,7 @@ def follow_one_who(
     [in_a_folder, in_a_folder_that_it_closed, behind_a_link, in_a_file_where_it_was, in_a_folder_left_open],
     ids=lambda announce: announce.__name__,
 )
-def test_nobody_else_is_taken_for_the_first_process(
+def test_other_users_are_not_accepted_as_the_first_process(
     shared: Path, announce: Callable[[Path, int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert fake
@@ -182,7 +182,7 @@ def test_nobody_else_is_taken_for_the_first_process(
     assert "cannot be reached" in message or private_folder.FOLDER_HINT in message
 
 
-def test_who_follows_a_process_of_its_own_user_runs_what_that_says(
+def test_a_rank_follows_the_first_process_of_its_own_user(
     shared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A check that the attacks on it are real."""
@@ -190,7 +190,7 @@ def test_who_follows_a_process_of_its_own_user_runs_what_that_says(
     assert follow_one_who(VICTIM, in_a_folder_of_its_own, shared, monkeypatch) == (True, "")
 
 
-def test_who_has_the_port_of_the_first_process_orders_nothing_without_the_secret(shared: Path) -> None:
+def test_a_process_on_the_port_of_the_first_one_needs_the_secret(shared: Path) -> None:
     ran, program = shared / "ran", shared / "program"
     program.write_text(f"#!/bin/sh\nid -u > {ran}\n")
     program.chmod(0o755)

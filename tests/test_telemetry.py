@@ -57,7 +57,7 @@ def test_without_a_reset_there_is_a_reason_instead_of_a_wrong_number() -> None:
     assert "since the start" in memory.reason
 
 
-def test_a_reset_that_is_refused_or_impossible_is_no_reset_and_makes_no_file(tmp_path: Path) -> None:
+def test_a_refused_reset_is_reported_and_creates_no_file(tmp_path: Path) -> None:
     assert not kernel.reset_host_peak(tmp_path / "clear_refs")
     assert not kernel.reset_host_peak(Path("/dev/full"))
     assert list(tmp_path.iterdir()) == []

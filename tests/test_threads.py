@@ -87,7 +87,7 @@ def test_numbers_are_typed_with_commas_or_given_as_numbers() -> None:
             parse_threads([wrong])
 
 
-def test_each_number_has_a_process_of_its_own_with_as_many_threads() -> None:
+def test_each_number_of_threads_has_its_own_process() -> None:
     transport = LocalTransport(Settings(threads=5))
     torch = replace(FAKE, name="torch", backend="torch")
     usual, two = (transport.scratch.environment(torch, Settings(threads=n)) for n in (5, 2))
@@ -99,7 +99,7 @@ def test_each_number_has_a_process_of_its_own_with_as_many_threads() -> None:
 
 
 @pytest.mark.real
-def test_a_worker_is_told_the_number_of_its_case() -> None:
+def test_a_worker_gets_the_number_of_threads_of_its_case() -> None:
     cases = [a_case(backend="fake", params={"m": 8, "n": 8, "k": 8}, threads=count) for count in (0, 1)]
     started: Counter[Template] = Counter()
     with WorkerPool([FAKE], Settings(threads=1), sys.executable, transport=counting(started)) as pool:
@@ -138,7 +138,7 @@ def test_the_answer_names_the_best_number_of_each_target_with_the_interval_of_it
     ]
 
 
-def test_numbers_that_are_alike_are_not_told_apart() -> None:
+def test_equally_fast_numbers_of_threads_are_tied() -> None:
     one_thread, two = (a_case(threads=threads) for threads in (1, 2))
     alike = some_rounds(1.0, 1.002, 1.0, case=one_thread) + some_rounds(1.0, 1.0, 1.003, case=two)
     (line,) = answer(a_run(alike))
@@ -146,7 +146,7 @@ def test_numbers_that_are_alike_are_not_told_apart() -> None:
     assert answer(a_run(of_threads({2: 1.0}))) == []
 
 
-def test_numbers_stand_side_by_side() -> None:
+def test_numbers_of_threads_can_be_columns() -> None:
     report = report_document(a_run(of_threads({1: 2.0, 2: 1.0})), by="threads")
     assert [column.name for column in report.tables[0].columns] == ["", "1 thread", "2 threads", "ratio"]
     assert [str(cell) for cell in report.tables[0].rows[0]][-1] == "0.500×"

@@ -23,7 +23,7 @@ def of_two(**over: float) -> TimeLeft:
     return TimeLeft([estimates], ROUNDS, clock=lambda: 0.0, **over)
 
 
-def test_it_begins_with_the_estimates() -> None:
+def test_the_time_left_begins_with_the_estimates() -> None:
     assert of_two().remaining_s == pytest.approx(6.0 + 14.0)
     assert of_two(preparing_s=30.0).remaining_s == pytest.approx(50.0)
     assert of_two(budget_s=600.0).remaining_s == pytest.approx(600.0)
@@ -36,7 +36,7 @@ def test_a_failed_case_costs_no_further_time() -> None:
     assert time_left_of_two.done == ROUNDS
 
 
-def test_what_an_interrupted_run_had_is_neither_left_nor_preparing() -> None:
+def test_records_of_an_interrupted_run_take_no_time() -> None:
     time_left_of_two = of_two(preparing_s=30.0)
     time_left_of_two.add(a_record(case=CASES[0], stages_s={"wall": 2.0}), earlier=True)
     assert time_left_of_two.remaining_s == pytest.approx(30.0 + 4.0 + 14.0)
@@ -109,14 +109,14 @@ WITHIN = {0.1: 2.0, 0.25: 1.3, 0.5: 1.2, 0.75: 1.1}
 
 @pytest.mark.real
 @pytest.mark.parametrize("machine", MACHINES)
-def test_the_length_expected_is_within_a_factor_that_falls_as_the_run_goes_on(machine: str) -> None:
+def test_the_expected_length_becomes_more_accurate_during_the_run(machine: str) -> None:
     runs = [simulated(seed, MACHINES[machine]) for seed in range(40)]
     for share, factor in WITHIN.items():
         off = sorted(max(run[share], 1 / run[share]) for run in runs)
         assert off[35] <= factor, (share, off[35])
 
 
-def test_a_preparation_that_takes_too_long_tells_of_a_busy_machine_before_anything_is_timed() -> None:
+def test_slow_preparation_raises_the_estimate() -> None:
     now = 0.0
     estimate = TimeLeft([{IDS[0]: Expected(100.0, 100.0)}], ROUNDS, preparing_s=30.0, clock=lambda: now)
 
@@ -131,7 +131,7 @@ def test_a_preparation_that_takes_too_long_tells_of_a_busy_machine_before_anythi
 
 
 @pytest.mark.parametrize("name", ["2026-11-21-cpu-quick", "2026-11-25-cpu-quick"])
-def test_recorded_runs_were_expected_to_take_what_they_took(name: str) -> None:
+def test_the_estimate_fits_recorded_runs(name: str) -> None:
     """Within a third: how many works stay undecided, and get further rounds, is known at the end only."""
     run, now = read_run(REFERENCE / name), 0.0
     estimate = time_left([run.info], clock=lambda: now)

@@ -28,7 +28,7 @@ def selves(spans: Sequence[Span], window: TraceWindow = WINDOW) -> dict[str, flo
     return {operator.name: operator.host_self_s for operator in summarise(spans, window).operators}
 
 
-def test_time_in_a_called_operator_is_not_the_callers_own() -> None:
+def test_self_time_excludes_called_operators() -> None:
     operators = by_name(
         summarise([a_span("outer", 1, 7), a_span("inner", 2, 4), a_span("inner", 5, 6)], WINDOW)
     )
@@ -55,7 +55,7 @@ def test_threads_that_compute_at_once_share_the_wall_time() -> None:
     assert summarise(spans, WINDOW).busy_s == 6
 
 
-def test_a_task_handed_to_another_thread_belongs_to_its_operator_and_is_no_call() -> None:
+def test_a_task_on_another_thread_belongs_to_its_operator_and_is_not_a_call() -> None:
     spans = [a_span("a", 0, 4), a_span("b", 0, 4, lane="2"), a_span("a", 0, 4, lane="3", helps=True)]
     operators = by_name(summarise(spans, WINDOW))
     assert operators["a"].host_self_s == pytest.approx(8 / 3)
@@ -85,7 +85,7 @@ def test_a_span_that_outlasts_the_one_it_began_in_is_cut_off_there() -> None:
     assert selves([a_span("a", 0, 4), a_span("b", 2, 6)]) == {"a": 2, "b": 2}
 
 
-def test_device_time_goes_to_the_operator_that_launched_it_and_to_those_above() -> None:
+def test_device_time_belongs_to_the_launching_operator_and_its_callers() -> None:
     summary = summarise(
         [
             a_span("module", 0, 3, id=1),
@@ -122,7 +122,7 @@ def test_work_that_a_profiler_counts_is_summed_over_calls() -> None:
     assert (operators["b"].flops, operators["b"].bytes) == (None, None)
 
 
-def test_memory_that_is_asked_for_goes_to_the_operator_its_thread_was_in() -> None:
+def test_allocated_memory_belongs_to_the_running_operator_of_the_thread() -> None:
     allocations = [
         Allocation(lane="main", at_s=1.5, bytes=100, in_use=100),
         Allocation(lane="main", at_s=3.0, bytes=10, in_use=110),
@@ -188,7 +188,7 @@ def test_the_order_of_threads_does_not_matter(spans: list[Span], order: list[str
 
 
 @given(lanes(), st.integers(-1000, 1000))
-def test_when_the_clock_began_does_not_matter(spans: list[Span], shift: int) -> None:
+def test_the_start_of_the_clock_does_not_matter(spans: list[Span], shift: int) -> None:
     shifted = [replace(span, start_s=span.start_s + shift, end_s=span.end_s + shift) for span in spans]
     assert selves(shifted, TraceWindow(shift, shift + 10.0)) == pytest.approx(selves(spans), abs=1e-9)
 

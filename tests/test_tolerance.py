@@ -34,7 +34,7 @@ def test_a_tolerance_in_which_zeros_would_pass_verifies_nothing() -> None:
     assert reference(WorseRounding(**size), Dtype.BFLOAT16).unverified
 
 
-def test_a_long_sum_in_float32_taken_term_by_term_is_within_what_is_added() -> None:
+def test_the_added_tolerance_covers_long_float32_sums() -> None:
     terms = np.random.default_rng(0).standard_normal((6400, 256)).astype(np.float32)
     exact, in_turn = terms.sum(0, dtype=np.float64), np.cumsum(terms, 0, dtype=np.float32)[-1]
     error = np.linalg.norm(in_turn - exact) / np.linalg.norm(exact)

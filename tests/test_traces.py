@@ -34,7 +34,7 @@ def torch_trace(*events: dict[str, Any]) -> dict[str, Any]:
     return {"traceEvents": [*names, x("ProfilerStep#1", -2, 14, "user_annotation"), *marks, *events]}
 
 
-def test_torch_operators_are_those_between_the_marks_without_what_they_call() -> None:
+def test_torch_operators_between_the_marks_exclude_called_operators() -> None:
     events = (x("aten::linear", 1, 5), x("aten::addmm", 2, 3), x("aten::relu", -1.5, 0.4))
     profile = chrome.parse_profile(torch_trace(*events), RECORDING, {"aten::addmm": 200.0})
     assert set(operators(profile)) == {"aten::linear", "aten::addmm"}
@@ -45,7 +45,7 @@ def test_torch_operators_are_those_between_the_marks_without_what_they_call() ->
     assert (profile.steps, profile.on_device) == (2, False)
 
 
-def test_the_work_of_gloo_goes_on_in_threads_of_its_own_beside_torch_s_operators() -> None:
+def test_gloo_runs_in_its_own_threads_in_parallel_with_torch() -> None:
     """A trace of torch 2.13: a step on two ranks, whose gradients are reduced during the backward pass."""
     events = (
         x("c10d::allreduce_", 1, 1),
@@ -121,7 +121,7 @@ def test_onnx_runtime_s_operators_are_the_types_of_kernels_in_the_last_runs() ->
     assert (profile.steps, profile.on_device) == (2, False)
 
 
-def test_kernels_whose_sizes_onnx_runtime_does_not_tell_have_no_bytes() -> None:
+def test_onnx_runtime_kernels_without_sizes_have_no_bytes() -> None:
     bare = [event | {"args": {"op_name": "Conv"}} for event in ONNX_RUNTIME]
     assert operators(onnxruntime.parse_profile(bare, RECORDING))["Conv"].bytes is None
 
@@ -171,7 +171,7 @@ def memory_event(at: float, size: int, in_use: int, device: int = 0) -> dict[str
     return x("[memory]", at, 0, "cpu_instant_event", ph="i", args=fields)
 
 
-def test_torch_memory_has_a_timeline_and_goes_to_the_operator_that_asked() -> None:
+def test_torch_memory_has_a_timeline_and_belongs_to_its_operator() -> None:
     events = [x("aten::empty", 1, 2), memory_event(2, 64, 164), memory_event(9, -64, 100)]
     profile = chrome.parse_profile(torch_trace(*events), RECORDING, {})
     assert operators(profile)["aten::empty"].allocated_bytes == 64
@@ -179,7 +179,7 @@ def test_torch_memory_has_a_timeline_and_goes_to_the_operator_that_asked() -> No
     assert profile.memory_bytes == (164, 100)
 
 
-def test_torch_flops_and_memory_come_from_a_recording_of_their_own() -> None:
+def test_torch_flops_and_memory_come_from_a_separate_recording() -> None:
     times = chrome.parse_profile(torch_trace(x("aten::empty", 1, 2), x("aten::mm", 4, 5)), RECORDING, {})
     events = [x("aten::empty", 1, 4), memory_event(2, 64, 164), x("aten::new", 8, 1)]
     details = chrome.parse_profile(torch_trace(*events), RECORDING, {"aten::empty": 7.0})
@@ -260,7 +260,7 @@ def op(name: str, start: float, length: float, **stats: Any) -> Event:
     return e(name, start, length, hlo_op=name, hlo_module="jit_step", **stats)
 
 
-def test_xla_instructions_are_operators_whatever_their_number() -> None:
+def test_numbered_xla_instructions_are_one_operator() -> None:
     profile = xplane(
         line(
             "tf_XLAEigen/1",
@@ -274,7 +274,7 @@ def test_xla_instructions_are_operators_whatever_their_number() -> None:
     assert profile.operators[0].host_self_s == pytest.approx(3e-3)
 
 
-def test_xla_s_collectives_pass_something_while_any_device_is_in_one() -> None:
+def test_xla_communication_lasts_while_any_device_is_in_a_collective() -> None:
     """Each device has a thread: as JAX 0.10 names what a program calls, and what XLA inserts."""
     profile = xplane(
         line("tf_XLAEigen/1", op("psum.4", 1, 3), op("dot.1", 4, 2)),
@@ -293,7 +293,7 @@ def test_a_fusion_of_xla_is_named_for_its_computation() -> None:
     assert [operator.name for operator in profile.operators] == ["convolution (ynn_fusion)", "ynn_fusion"]
 
 
-def test_tasks_that_an_operator_hands_to_a_pool_are_its_own_however_deep() -> None:
+def test_nested_pool_tasks_belong_to_their_operator() -> None:
     """The operator returns at once; its task hands out another; a third task belongs to nobody."""
     record, start, stop = (
         f"ThreadpoolListener::{suffix}" for suffix in ("Record", "StartRegion", "StopRegion")
@@ -410,9 +410,7 @@ def test_an_instruction_is_named_for_the_costliest_thing_inside_it() -> None:
     }
 
 
-def test_a_trace_that_nothing_here_can_read_is_handed_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trace_without_a_reader_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in [name for name in sys.modules if name.partition(".")[0] in ("jax", "tensorflow")]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "jax", None)
@@ -448,7 +446,7 @@ def fake_tensorflow_space() -> Any:
     return SimpleNamespace(planes=[plane], ParseFromString=lambda content: None)
 
 
-def test_tensorflow_reads_with_its_own_protobuf_and_gets_a_trace_for_perfetto(
+def test_tensorflow_traces_are_read_and_exported_for_perfetto(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = ModuleType("xplane_pb2")

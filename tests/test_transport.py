@@ -138,7 +138,7 @@ def test_a_run_uses_a_machine_only_through_the_transport(tmp_path: Path) -> None
     assert remote.closed
 
 
-def test_a_job_folder_has_the_given_files_and_returns_those_left(tmp_path: Path) -> None:
+def test_a_job_folder_has_the_given_files_and_returns_new_ones(tmp_path: Path) -> None:
     folder = JobFolder(tmp_path / "job", {"deep/er/trace.pb": b"1"})
     (folder.path / "own").write_bytes(b"2")
     (folder.path / "link").symlink_to("/etc/passwd")
@@ -181,7 +181,7 @@ def test_a_job_that_writes_to_every_descriptor_spoils_no_other_case(
 
 @pytest.mark.real
 @pytest.mark.parametrize("isolation", [Isolation.FORK, Isolation.SPAWN, Isolation.SHARED])
-def test_a_job_that_removes_its_folder_costs_its_own_case_at_most(
+def test_a_job_that_removes_its_folder_affects_only_its_case(
     local: Callable[[Isolation], WorkerPool], isolation: Isolation
 ) -> None:
     pool = local(isolation)
@@ -192,7 +192,7 @@ def test_a_job_that_removes_its_folder_costs_its_own_case_at_most(
     assert [record.round for record in records if record.case.workload == "honest"] == [0, 1]
 
 
-def test_an_interpreter_that_is_no_program_is_broken_and_its_jobs_fail(tmp_path: Path) -> None:
+def test_an_invalid_interpreter_is_broken_and_its_jobs_fail(tmp_path: Path) -> None:
     transport = LocalTransport(Settings(threads=1))
     worker = transport.start(Target(name="x", backend="fake", python=str(tmp_path / "none")), {})
     greeting, answer = worker.ready(), worker.run({"kind": "probe"}, 1.0, fork=True)
@@ -273,7 +273,7 @@ def test_a_message_without_an_end_is_not_kept() -> None:
     theirs.close()
 
 
-def test_an_unread_answer_is_not_taken_for_a_later_one() -> None:
+def test_an_unread_answer_is_not_mistaken_for_a_later_one() -> None:
     ours, theirs = socketpair()
     channel = Channel(ours)
     theirs.sendall(b'{"late": 1}\n{"later": 2}\n')

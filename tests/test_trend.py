@@ -62,7 +62,7 @@ def stepped() -> list[Run]:
     return [a_run_at(i, level * NOISE[i % 8]) for i, level in enumerate(levels)]
 
 
-def test_a_step_is_found_between_the_runs_where_it_happened() -> None:
+def test_a_step_is_located_between_two_runs() -> None:
     (trend,) = trends(stepped(), LATENCY)
     (change,) = trend.history.changes
     assert change.index == 8
@@ -96,7 +96,7 @@ def test_too_few_runs_get_a_note_with_the_number_needed() -> None:
     assert answer(6) == ("no change in 1 case", "")
 
 
-def test_csv_has_a_line_for_every_point_and_says_where_a_level_begins() -> None:
+def test_csv_has_every_point_and_marks_changes() -> None:
     text = Csv().export(history_document(trends(stepped(), LATENCY)))["history.csv"].decode()
     lines = list(csv.DictReader(io.StringIO(text)))
     assert [row["run"] for row in lines] == [f"run{number:02d}" for number in range(16)]
@@ -175,7 +175,7 @@ def test_changes_a_day_apart_are_one_event_and_a_week_apart_are_two() -> None:
     assert shared_changes(trends(stepping(6, 6, 13, count=20), LATENCY)) == []
 
 
-def test_a_run_that_does_not_say_when_it_began_is_part_of_no_event() -> None:
+def test_a_run_without_a_start_time_is_part_of_no_event() -> None:
     undated = [replace(run, info=replace(run.info, started="?")) for run in stepping(*FOUR_OF_FIVE)]
     all_trends = trends(undated, LATENCY)
     assert sum(len(trend.history.changes) for trend in all_trends) == 4
@@ -247,7 +247,7 @@ def test_runs_of_one_tag_that_disagree_with_each_other_are_undecided_together() 
     assert [gap.runs for gap in trend.missing] == [("run00", "run01")]
 
 
-def test_a_change_is_looked_for_in_all_cases_together() -> None:
+def test_p_values_are_corrected_for_the_number_of_cases() -> None:
     """With more cases there are more chances, so the p of the same step must be smaller."""
     source = np.random.default_rng(1)
     values = np.exp(np.repeat([0.0, 0.05], 5) + source.normal(0, 0.015, 10)).tolist()
@@ -257,12 +257,12 @@ def test_a_change_is_looked_for_in_all_cases_together() -> None:
     assert not change_points(values, family=int(1e-3 / p) + 1).changes
 
 
-def test_a_metric_where_more_is_better_turns_the_direction_and_keeps_the_place() -> None:
+def test_a_metric_where_more_is_better_reverses_the_direction() -> None:
     (trend,) = trends(stepped(), metric_named("items_per_s"))
     assert [(change.index, change.direction) for change in trend.history.changes] == [(8, "slower")]
 
 
-def test_runs_are_ordered_by_their_time_whatever_order_they_come_in() -> None:
+def test_runs_are_sorted_by_time() -> None:
     assert trends(reversed(stepped()), LATENCY) == trends(stepped(), LATENCY)
 
 
@@ -355,7 +355,7 @@ def test_runs_of_one_commit_are_a_point_of_all_their_processes() -> None:
     assert first.value == pytest.approx(series_trend.points[0].value)
 
 
-def test_a_change_lies_between_two_commits() -> None:
+def test_a_change_is_located_between_two_commits() -> None:
     runs = [*commits(*"aabcdmno"), a_run_at(30, 1e-3)]
     (trend,) = trends(runs, LATENCY, by="commit")
     assert rendered(history_document([trend])) == snapshot("""\
@@ -456,7 +456,7 @@ def test_a_point_has_the_number_that_a_report_has(metric: str) -> None:
     assert trend.points[0].value > 0
 
 
-def test_the_program_shows_the_history_of_stored_runs(tmp_path: Path) -> None:
+def test_the_command_shows_the_history_of_stored_runs(tmp_path: Path) -> None:
     for run in stepped():
         with store.create_run(tmp_path / "results", run.info) as writer:
             for record in run.records:
@@ -469,21 +469,18 @@ def test_the_program_shows_the_history_of_stored_runs(tmp_path: Path) -> None:
     assert len(parsed) == 1
     assert accelbench("history", "-o", "out/found.json", cwd=tmp_path).stdout == ""
     assert json.loads((tmp_path / "out/found.json").read_text()) == parsed
-    process = accelbench("history", "--metric", "latenzy", cwd=tmp_path, code=2)
-    assert "latency_s" in process.stderr
 
 
-def test_without_runs_there_is_no_history(tmp_path: Path) -> None:
+def test_a_history_without_runs_is_an_error(tmp_path: Path) -> None:
     assert "no runs" in accelbench("history", cwd=tmp_path, code=5).stderr
 
 
-def test_the_program_goes_by_a_tag(tmp_path: Path) -> None:
+def test_the_command_shows_a_history_by_tag(tmp_path: Path) -> None:
     for run in commits(*"aabcdmno"):
         store.store_run(tmp_path / "results", run)
     output = accelbench("history", "--by", "commit", cwd=tmp_path).stdout
     assert "7 values of commit in 8 runs" in output
     assert "between d and m" in output
-    assert "Did you mean 'commit'?" in accelbench("history", "--by", "comit", cwd=tmp_path, code=2).stderr
 
 
 # The plot
@@ -534,7 +531,7 @@ def many(count: int) -> list[Run]:
 
 
 @pytest.mark.real
-def test_a_plot_of_more_than_twenty_cases_shows_those_that_changed_most_and_says_so() -> None:
+def test_a_plot_of_many_cases_shows_the_twenty_that_changed_most() -> None:
     all_trends = trends(many(23), LATENCY)
     assert [largest_change.case for largest_change in largest_changes(all_trends)] == [
         trend.case for trend in reversed(all_trends[3:])
@@ -585,7 +582,7 @@ def test_runs_at_one_time_or_at_none_can_be_plotted(started: str) -> None:
 
 
 @pytest.mark.parametrize("text_", [r"$\frac{$", "\x1b[31m", "<script>", "a\nb", "\u202e", "数字 😀"])
-def test_no_name_acts_in_a_plot_or_text(text_: str) -> None:
+def test_names_are_escaped_in_plots_and_texts(text_: str) -> None:
     runs = [
         replace(run, info=replace(run.info, tags={"t": f"{text_}{i}"}))
         for i, run in enumerate([a_hostile_run(text_)] * 2)

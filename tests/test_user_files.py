@@ -84,7 +84,7 @@ def test_a_mistake_is_reported_with_its_file_and_line(tmp_path: Path, source: st
     assert "\x1b" not in process.stderr
 
 
-def test_a_mistake_costs_no_other_workload(tmp_path: Path) -> None:
+def test_a_mistake_does_not_affect_other_workloads(tmp_path: Path) -> None:
     write(tmp_path, bad="y = (\n", worse="import os\nos._exit(3)\n", good=GOOD)
     arguments = ("run", "-b", "fake", "-w", "good,gemm", "--quick", "--rounds", "1")
     process = accelbench(*arguments, cwd=tmp_path, ACCELBENCH_WORKLOADS="mine")
@@ -132,7 +132,7 @@ def test_a_file_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert processes_in(tmp_path) == [str(os.getpid())]
 
 
-def test_a_file_that_closes_the_connection_and_goes_on_is_ended(tmp_path: Path) -> None:
+def test_a_file_that_closes_the_connection_is_ended(tmp_path: Path) -> None:
     file = tmp_path / "closing.py"
     file.write_text("import os, time\nos.closerange(3, 64)\ntime.sleep(60)\n")
     process = user_files.UserFilesProcess(UserCode((), (str(tmp_path),)), start_timeout_s=0.1)
@@ -160,7 +160,7 @@ def test_a_file_that_hangs_is_not_waited_for_twice_until_it_changes(
     process.close()
 
 
-def test_the_page_tells_the_limit_that_is_kept() -> None:
+def test_the_page_has_the_time_limit() -> None:
     page = Path(__file__).parent.parent / "docs" / "workloads.md"
     assert f"given up after {user_files.TIMEOUT_S:g} s" in page.read_text()
 
@@ -188,7 +188,7 @@ def test_a_suite_of_a_broken_workload_takes_no_other_from_the_list(tmp_path: Pat
 
 
 @pytest.mark.real
-def test_a_narrow_terminal_shows_the_whole_of_what_is_wrong_with_a_suite(
+def test_a_narrow_terminal_shows_the_whole_error_of_a_suite(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "suites").mkdir()
@@ -211,7 +211,7 @@ def test_a_file_that_is_mended_is_read_again(tmp_path: Path, monkeypatch: pytest
     assert "benchbench.workloads.good" not in sys.modules
 
 
-def test_a_workload_is_told_without_importing_files_that_cannot_define_it(
+def test_a_workload_is_found_without_importing_unrelated_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path, good=GOOD, goodness="y = (\n", other="import os\nos.mkdir(os.environ['IMPORTED'])\n")
@@ -225,7 +225,7 @@ def test_a_workload_is_told_without_importing_files_that_cannot_define_it(
     assert (tmp_path / "imported").exists()
 
 
-def test_a_project_says_where_its_workloads_are_and_what_they_import(
+def test_a_project_file_sets_the_folders_of_workloads_and_sources(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path, good=f"from theirs import MODEL\n{GOOD}")
@@ -244,7 +244,7 @@ def test_a_project_says_where_its_workloads_are_and_what_they_import(
         workload_named("good")
 
 
-def test_folders_that_are_no_list_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_must_be_a_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "accelbench.toml").write_text('[code]\nworkloads = "mine"\n')
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match=r"accelbench\.toml: Expected `array`"):

@@ -96,7 +96,7 @@ def test_the_model_is_the_only_one_that_no_class_uses(tmp_path: Path, text: str,
     )
 
 
-def test_an_error_has_its_line_and_what_caused_it(tmp_path: Path) -> None:
+def test_an_error_has_its_line_and_cause(tmp_path: Path) -> None:
     text = "try:\n    import no_such_package\nexcept ImportError as error:\n    raise RuntimeError('x')"
     description = of_text(tmp_path, f"{text} from error\n")
     assert description["mistake"] == (
@@ -129,7 +129,7 @@ def test_a_class_a_function_and_an_object_are_models_and_their_parameters_sizes(
     assert description["graph"]["parameters"] == 20
 
 
-def test_a_file_that_starts_threads_is_not_imported_where_processes_are_forked(tmp_path: Path) -> None:
+def test_a_file_that_starts_threads_is_not_imported_before_forking(tmp_path: Path) -> None:
     threads = "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
     assert of_text(tmp_path, BODY + MODULE.format(name="Net", more="") + INPUTS)["can_be_preloaded"]
     forget()
@@ -163,7 +163,7 @@ def forget() -> None:
     ],
 )
 @pytest.mark.filterwarnings("ignore")
-def test_an_engine_that_cannot_take_a_model_says_which_operator_and_where(
+def test_an_unsupported_operator_is_named_with_its_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, message: str
 ) -> None:
     pytest.importorskip("onnxruntime")
@@ -184,14 +184,14 @@ def test_an_engine_that_cannot_take_a_model_says_which_operator_and_where(
     assert conversion_error(caught.value, model) == f"{message} {number}"
 
 
-def test_an_error_of_the_model_itself_is_not_an_engines(tmp_path: Path) -> None:
+def test_an_error_of_the_model_is_not_blamed_on_the_engine(tmp_path: Path) -> None:
     spec = parse_spec("bert_tiny.py", str(MODEL_FOLDER))
     model = ModelInference(spec, torch_module.load(spec).sizes)
     assert conversion_error(ValueError("its own"), model) is None
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_the_line_of_code_that_uses_an_engine_runs_and_gives_the_same(
+def test_the_suggested_code_runs_and_gives_the_same_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")

@@ -44,7 +44,7 @@ def a_spec() -> ModelSpec:
     return ModelSpec(folder="", file="mine.py")
 
 
-def test_arrays_are_found_by_name_by_place_and_by_the_names_of_the_models_arguments(tmp_path: Path) -> None:
+def test_arrays_are_found_by_name_position_or_argument_name(tmp_path: Path) -> None:
     by_place = {"0": OWN_INPUTS["ids"], "1": OWN_INPUTS["mask"]}
     by_argument = with_inputs(a_spec(), tmp_path, mask=MASK, ids=IDS)
     unnamed = with_inputs(a_spec(), tmp_path, IDS, MASK)
@@ -107,7 +107,7 @@ def test_a_file_without_arrays_is_a_mistake(tmp_path: Path) -> None:
         input_file.read_arrays(str(tmp_path / "given.npz"))
 
 
-def test_other_elements_have_another_digest_and_the_order_of_arrays_does_not_matter(tmp_path: Path) -> None:
+def test_the_digest_depends_on_elements_but_not_on_order(tmp_path: Path) -> None:
     original = with_inputs(a_spec(), tmp_path, ids=IDS, mask=MASK)
     turned = with_inputs(a_spec(), tmp_path, mask=MASK, ids=IDS)
     changed = with_inputs(a_spec(), tmp_path, ids=IDS + 1, mask=MASK)
@@ -161,7 +161,7 @@ def the_graph_alone(spec: ModelSpec) -> str:
 
 
 @pytest.mark.real
-def test_a_model_without_a_word_on_its_inputs_takes_those_of_a_file_as_it_calls_them(tmp_path: Path) -> None:
+def test_inputs_of_a_file_are_matched_by_argument_names(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     source = (MODEL_FOLDER / "bert_tiny.py").read_text().partition("\ndef inputs")[0]
     (tmp_path / "mute.py").write_text(source)
@@ -174,7 +174,7 @@ def test_a_model_without_a_word_on_its_inputs_takes_those_of_a_file_as_it_calls_
 
 
 @pytest.mark.real
-def test_weights_as_they_are_are_the_model_s_own(tmp_path: Path) -> None:
+def test_weights_as_they_are_equal_those_of_the_model(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     from benchbench.worker.user_models import torch_module
     from benchbench.worker.user_models.reference import model_reference
@@ -200,7 +200,7 @@ def test_weights_as_they_are_are_the_model_s_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.real
-def test_a_jax_function_takes_its_inputs_from_a_file_and_its_parameters_as_they_are(tmp_path: Path) -> None:
+def test_a_jax_function_uses_the_inputs_of_a_file_and_its_own_parameters(tmp_path: Path) -> None:
     pytest.importorskip("jax")
     from benchbench.launch.user_models import with_kind
 
@@ -215,7 +215,7 @@ def test_a_jax_function_takes_its_inputs_from_a_file_and_its_parameters_as_they_
 
 
 @pytest.mark.real
-def test_a_run_on_given_inputs_with_weights_as_they_are_is_verified_and_says_what_it_cannot_see(
+def test_given_inputs_and_weights_are_verified_with_a_note_on_limits(
     tmp_path: Path,
 ) -> None:
     pytest.importorskip("torch")
@@ -233,7 +233,7 @@ def test_a_run_on_given_inputs_with_weights_as_they_are_is_verified_and_says_wha
     assert record["outcome"]["workload_version"].endswith("+as-they-are")
 
 
-def test_a_run_is_resumed_on_the_inputs_and_weights_that_it_was_begun_with(
+def test_a_run_is_resumed_with_its_inputs_and_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ACCELBENCH_CACHE", str(tmp_path))

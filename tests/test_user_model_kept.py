@@ -84,7 +84,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.nightly
-def test_a_comment_is_the_same_work_as_before_and_the_model_is_described_once(place: Path) -> None:
+def test_a_comment_changes_no_work_and_the_model_is_described_once(place: Path) -> None:
     text = SMALL.replace("(4, 4)", "(\n            4, 4\n        )")
     (place / "small.py").write_text("# a comment\n" + text)
     notes = Notes()
@@ -115,7 +115,7 @@ def compared(*arguments: str, cwd: Path) -> dict[str, Any]:
     return typed_verdict
 
 
-def test_another_layer_is_compared_each_side_verified_against_its_own_float64(place: Path) -> None:
+def test_each_side_is_verified_against_its_own_float64(place: Path) -> None:
     (place / "small.py").write_text(DEEPER)
     verdict = compared(cwd=place)
     assert verdict["verdict"] == "insufficient"  # of one round
@@ -123,7 +123,7 @@ def test_another_layer_is_compared_each_side_verified_against_its_own_float64(pl
 
 
 @pytest.mark.nightly
-def test_another_default_is_that_of_one_side_unless_it_is_asked_for(place: Path) -> None:
+def test_sides_with_other_defaults_differ_unless_the_size_is_given(place: Path) -> None:
     (place / "small.py").write_text(SMALL.replace("def __init__(self)", "def __init__(self, depth: int = 1)"))
     git(place, "commit", "-qam", "a size")
     text = (place / "small.py").read_text().replace("depth: int = 1", "depth: int = 2")
@@ -143,13 +143,13 @@ def test_versions_that_give_other_arrays_are_refused_before_anything_is_measured
 
 
 @pytest.mark.nightly
-def test_a_model_that_the_other_revision_has_not_yet_is_new_there(place: Path) -> None:
+def test_a_model_missing_in_the_other_revision_is_new(place: Path) -> None:
     (place / "later.py").write_text(SMALL)
     process = command("check", "--ab", "rev:main", "--model", "later.py", *EAGER, cwd=place, code=3)
     assert "later" in process.stderr
 
 
-def test_a_revision_of_a_file_that_no_repository_has_says_so(place: Path, tmp_path: Path) -> None:
+def test_a_revision_of_a_file_outside_a_repository_is_an_error(place: Path, tmp_path: Path) -> None:
     (tmp_path / "small.py").write_text(SMALL)
     sides = ("--ab", "rev:main", "mode=eager", "--model", "small.py")
     output = command("compare", *sides, *EAGER, cwd=tmp_path, code=2).stderr
@@ -232,7 +232,7 @@ def test_the_revision_that_made_a_model_slower_is_named(place: Path) -> None:
     assert "confirmed beside it" in output
 
 
-def test_a_file_that_changed_within_a_second_to_the_same_size_is_read_anew(tmp_path: Path) -> None:
+def test_a_file_changed_within_a_second_to_the_same_size_is_read_again(tmp_path: Path) -> None:
     """Imported files are read anew, too: Python itself would use the cached bytecode."""
     text = "import torch\nimport beside\nfrom torch import nn\nmodel = nn.Linear(beside.WIDTH, {width})\n"
     inputs = "def inputs(): return torch.randn(1, beside.WIDTH)\n"
@@ -252,7 +252,7 @@ def test_a_file_that_changed_within_a_second_to_the_same_size_is_read_anew(tmp_p
 
 
 @pytest.mark.nightly
-def test_a_model_is_verified_where_torch_and_numpy_alone_are_installed(tmp_path: Path) -> None:
+def test_a_model_is_verified_with_only_torch_and_numpy_installed(tmp_path: Path) -> None:
     """As in an environment of a version of torch, whose worker makes the reference."""
     script = """
 import sys

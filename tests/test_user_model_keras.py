@@ -56,7 +56,7 @@ def test_the_imports_of_a_file_determine_the_kind_of_its_model(
     assert with_kind(parse_spec("mine:model", str(tmp_path))).kind == kind
 
 
-def test_the_kind_of_a_saved_model_is_known_by_its_name_or_version(tmp_path: Path) -> None:
+def test_the_kind_of_a_saved_model_follows_from_its_name_or_version(tmp_path: Path) -> None:
     (tmp_path / "mine.keras").touch()
     assert with_kind(parse_spec("mine.keras", str(tmp_path))).kind == KERAS
     assert [kind_of_version(f"{kind}:12345678") for kind in ("own", "own-keras", "own-jax")] == [
@@ -144,7 +144,7 @@ def keras_mutants() -> dict[str, Callable[[Any], None]]:
 
 @pytest.mark.real
 @pytest.mark.usefixtures("kept")
-def test_a_keras_model_takes_its_inputs_from_a_file_and_its_weights_as_they_are(tmp_path: Path) -> None:
+def test_a_keras_model_uses_the_inputs_of_a_file_and_its_own_weights(tmp_path: Path) -> None:
     images = np.random.default_rng(0).standard_normal((3, 28, 28, 1)).astype(np.float32)
     np.savez(tmp_path / "given.npz", images)
     plain = digits()
@@ -163,7 +163,7 @@ def test_a_keras_model_takes_its_inputs_from_a_file_and_its_weights_as_they_are(
 
 @pytest.mark.real
 @pytest.mark.usefixtures("kept")
-def test_a_right_keras_engine_is_well_within_and_every_wrong_one_beyond(
+def test_right_keras_engines_pass_and_wrong_ones_are_detected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model, right = digits(), KerasInference.model
@@ -207,7 +207,7 @@ def test_keras_s_reference_is_float64_and_its_weights_are_seen(tmp_path: Path) -
         ("return x, x + keras.random.normal(keras.ops.shape(x), seed=self.seed)", False),
     ],
 )
-def test_a_keras_model_that_keeps_state_is_unverified_and_one_that_draws_is_not(
+def test_stateful_keras_models_are_unverified_but_random_ones_are_verified(
     tmp_path: Path, body: str, keeps: bool
 ) -> None:
     pytest.importorskip("keras")
@@ -261,7 +261,7 @@ def test_a_saved_model_with_a_function_of_python_is_refused(tmp_path: Path) -> N
 
 @pytest.mark.real
 @pytest.mark.usefixtures("kept")
-def test_layers_that_say_their_dtype_because_they_were_saved_compute_in_the_one_asked_for() -> None:
+def test_saved_layer_dtypes_are_overridden_by_the_requested_one() -> None:
     keras = pytest.importorskip("keras")
     pytest.importorskip("cloudpickle")
     network = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, name="kept")])
@@ -278,7 +278,7 @@ def test_layers_that_say_their_dtype_because_they_were_saved_compute_in_the_one_
 @pytest.mark.nightly
 @pytest.mark.real
 @pytest.mark.parametrize("library", ["", "flax"])
-def test_jax_functions_that_live_in_memory_are_measured_with_the_parameters_that_they_have(
+def test_jax_functions_in_memory_are_measured_with_their_parameters(
     library: str,
 ) -> None:
     pytest.importorskip("cloudpickle")
@@ -324,7 +324,7 @@ def forward(x: Any, weights: list[Any]) -> Any:
 @pytest.mark.nightly
 @pytest.mark.real
 @pytest.mark.usefixtures("kept")
-def test_a_right_jax_engine_is_well_within_and_every_wrong_one_beyond() -> None:
+def test_right_jax_engines_pass_and_wrong_ones_are_detected() -> None:
     model = mlp()
     assert model_reference(model, Dtype.FLOAT32).unverified == ""
     assert deviation(model).ratio < 0.8
@@ -354,7 +354,7 @@ def test_a_right_jax_engine_is_well_within_and_every_wrong_one_beyond() -> None:
 @pytest.mark.nightly
 @pytest.mark.real
 @pytest.mark.usefixtures("kept")
-def test_long_sums_of_jax_and_keras_may_be_added_up_in_turn() -> None:
+def test_sequential_long_sums_of_jax_and_keras_are_tolerated() -> None:
     model = jax_model("jax_wide")
     assert deviation(model).ratio < 0.8
     arrays = model.arrays(Draw(Dtype.FLOAT32))
@@ -385,7 +385,7 @@ def deviation_of(workload: ModelOperation, elements: Any) -> Deviation:
 
 @pytest.mark.real
 @pytest.mark.usefixtures("kept")
-def test_jax_s_reference_widens_what_the_function_narrows() -> None:
+def test_the_jax_reference_ignores_casts_to_narrower_dtypes() -> None:
     """`normalised` asks for float32; beside the same formula in NumPy, in float64."""
     model = mlp()
     arrays = {name: array.astype(float) for name, array in model.arrays(Draw(Dtype.FLOAT32)).items()}
@@ -401,7 +401,7 @@ def test_jax_s_reference_widens_what_the_function_narrows() -> None:
 
 @pytest.mark.nightly
 @pytest.mark.real
-def test_flops_and_digests_are_of_what_is_computed() -> None:
+def test_flops_and_digests_follow_the_computation() -> None:
     model = mlp()
     deeper = dataclasses.replace(model, sizes={**model.sizes, "depth": 4})
     assert model.graph["flops"] == 2 * 4 * (12 * 16 + 3 * 16 * 16)
@@ -453,7 +453,7 @@ def test_one_keras_model_runs_on_three_frameworks_with_the_same_weights(tmp_path
 
 
 @pytest.mark.real
-def test_a_jax_function_is_a_verified_table_and_other_engines_say_why_not(tmp_path: Path) -> None:
+def test_a_jax_function_is_verified_and_other_engines_give_reasons(tmp_path: Path) -> None:
     pytest.importorskip("jax")
     accelbench("run", str(MODEL_FOLDER / "jax_mlp.py"), *ONCE, cwd=tmp_path)
     (row,) = rows(tmp_path)

@@ -53,7 +53,7 @@ def test_a_module_in_memory_is_measured_and_verified_at_each_size(tmp_path: Path
     assert [record.outcome.status for record in run.records] == ["ok", "ok"]
 
 
-def test_inputs_may_be_a_function_or_what_it_would_return() -> None:
+def test_inputs_are_a_function_or_arrays() -> None:
     function = described_object(lambda batch=3: torch.randn(batch, 8))
     inputs_given = described_object((torch.randn(3, 8),))
     assert (function["sizes"], inputs_given["sizes"]) == ({"batch": 3}, {})
@@ -73,7 +73,9 @@ def test_a_loss_makes_a_training_step() -> None:
         (torch.nn.Identity(), torch.ones(1), "no name"),
     ],
 )
-def test_what_is_no_module_or_cannot_be_sent_is_refused(module: Any, inputs: Any, name: str) -> None:
+def test_objects_that_are_not_modules_or_not_picklable_are_refused(
+    module: Any, inputs: Any, name: str
+) -> None:
     with pytest.raises(UsageError) as refused:
         benchbench.run_model(module, inputs, name=name)
     assert refused.value.hint

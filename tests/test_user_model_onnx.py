@@ -102,7 +102,7 @@ def test_integers_are_rows_of_the_table_that_they_index_or_a_mask_that_hides_no_
     assert not np.array_equal(inputs["words"], model.make_inputs(1)["words"])
 
 
-def test_inputs_of_a_file_take_the_place_of_those_that_are_drawn(tmp_path: Path) -> None:
+def test_inputs_of_a_file_replace_random_ones(tmp_path: Path) -> None:
     words = np.arange(12, dtype=np.int32).reshape(3, 4)
     np.savez(tmp_path / "given.npz", mask=words > 0, words=words)
     plain = parse_spec(write_model(tmp_path).name, str(tmp_path))
@@ -194,7 +194,7 @@ def test_right_engines_agree_with_onnx_s_float64_and_wrong_ones_do_not(
 
 @pytest.mark.real
 @pytest.mark.parametrize("backend", [OnnxRuntime, OpenVino])
-def test_long_sums_may_be_added_up_in_turn(
+def test_sequential_long_sums_are_tolerated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: Any
 ) -> None:
     pytest.importorskip(backend.distributions[0])
@@ -317,13 +317,13 @@ def test_an_operator_that_onnx_does_not_evaluate_leaves_it_unverified(tmp_path: 
     ("name", "mistake"),
     [("text.onnx", "It is not an ONNX file."), ("none.onnx", "There is no file none.onnx")],
 )
-def test_a_file_that_is_no_model_is_a_mistake(tmp_path: Path, name: str, mistake: str) -> None:
+def test_an_invalid_model_file_is_an_error(tmp_path: Path, name: str, mistake: str) -> None:
     (tmp_path / "text.onnx").write_text("this is no model")
     assert mistake in describe_model(parse_spec(name, str(tmp_path)), None)["mistake"]
 
 
 @pytest.mark.parametrize("place", ["../elsewhere.bin", "{folder}/elsewhere.bin", "link.bin", "here.bin"])
-def test_weights_are_read_from_the_file_s_own_folder_alone(tmp_path: Path, place: str) -> None:
+def test_weights_are_read_only_from_the_folder_of_the_file(tmp_path: Path, place: str) -> None:
     folder = tmp_path / "own"
     folder.mkdir()
     weights = np.ones((WIDTH, WIDTH), np.float32)

@@ -77,7 +77,7 @@ def the_model(file: Path, **sizes: Any) -> ModelInference:
     return ModelInference(spec, {**torch_module.load(spec).sizes, **sizes})
 
 
-def test_free_axes_are_sizes_whose_defaults_the_example_has(folder: Path) -> None:
+def test_free_axes_are_sizes_with_defaults_from_the_example(folder: Path) -> None:
     description = describe_model(parse_spec("words.pt2", str(folder)), None)
     assert description["sizes"] == {"batch": 3, "words_1": 5}
     assert description["graph"]["flops"] == 2 * 3 * 5 * 8 * 16
@@ -87,7 +87,7 @@ def test_free_axes_are_sizes_whose_defaults_the_example_has(folder: Path) -> Non
     assert model.output_shapes == {"output": (6, 2, 16)}
 
 
-def test_a_size_that_was_not_exported_is_a_mistake_that_is_told(folder: Path) -> None:
+def test_a_size_that_was_not_exported_is_an_error(folder: Path) -> None:
     description = describe_model(parse_spec("words.pt2", str(folder)), {"words_1": 9})
     assert "It was exported for words_1 from 0 to 8, not for 9." in description["mistake"]
 
@@ -112,7 +112,7 @@ def test_its_float64_is_that_of_the_module(folder: Path, name: str) -> None:
     assert relative_error(outputs(model, Dtype.FLOAT32, 0)["output"], exact.numpy()) < 1e-14
 
 
-def test_what_it_makes_itself_lies_where_it_is_run(tmp_path: Path) -> None:
+def test_tensors_made_by_a_program_are_on_its_device(tmp_path: Path) -> None:
     class Placed(nn.Module):  # type: ignore[misc]
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x + torch.arange(x.shape[1], dtype=torch.float32)
@@ -170,7 +170,7 @@ def test_the_right_program_agrees_and_a_wrong_one_does_not(folder: Path) -> None
         ("mixed.pt2", "both positional and keyword inputs"),
     ],
 )
-def test_what_is_no_program_is_a_mistake_that_is_told(folder: Path, name: str, mistake: str) -> None:
+def test_an_invalid_program_file_is_an_error(folder: Path, name: str, mistake: str) -> None:
     with pytest.raises(UsageError, match=mistake):
         torch_module.load(parse_spec(name, str(folder)))
 

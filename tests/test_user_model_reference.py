@@ -76,7 +76,7 @@ def deviation(
 
 
 @pytest.mark.nightly
-def test_right_engines_are_well_within_and_every_wrong_one_is_beyond() -> None:
+def test_right_engines_pass_and_wrong_ones_are_detected() -> None:
     right = {name: deviation(the_model(name)).ratio for name in MODELS}
     wrong = {
         f"{name}: {getattr(mutate, '__name__', mutate)}": deviation(the_model(name), mutate).ratio
@@ -100,7 +100,7 @@ def added_in_turn(module: Any) -> Any:
     return InTurn()
 
 
-def test_long_sums_may_be_added_up_in_turn() -> None:
+def test_sequential_long_sums_are_tolerated() -> None:
     wide = the_model("wide")
     assert deviation(wide, added_in_turn).ratio < 0.8
     assert deviation(wide).ratio < 0.8
@@ -126,13 +126,13 @@ def test_channels_last_computes_the_same_of_images_and_is_refused_without() -> N
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("dtype", [Dtype.BFLOAT16, Dtype.FLOAT16])
-def test_narrower_dtypes_have_tolerances_of_their_own(name: str, dtype: Dtype) -> None:
+def test_narrower_dtypes_have_wider_tolerances(name: str, dtype: Dtype) -> None:
     error = deviation(the_model(name), dtype=dtype)
     assert 0 < error.ratio < 0.8
     assert error.tolerance > 100 * model_tolerance(the_model(name), Dtype.FLOAT32)[error.tensor]
 
 
-def test_the_reference_of_a_model_that_narrows_is_float64_and_double_alone_is_not() -> None:
+def test_the_reference_is_float64_despite_casts_in_the_model() -> None:
     """Beside the same formula by mpmath, which has 50 digits."""
     import mpmath
 
@@ -163,7 +163,7 @@ def twin(values: dict[str, Any], row: int) -> list[float]:
     return [float(scale[0, i] * y[i] / mpmath.sqrt(mean + mpmath.mpf(10) ** -6)) for i in range(len(y))]
 
 
-def test_widening_counts_what_a_model_narrows() -> None:
+def test_casts_to_narrower_dtypes_are_counted() -> None:
     model, modes = the_model("narrowing"), Widening()
     _, step = wide_step(model, Draw(Dtype.FLOAT32))
     with torch.no_grad():
@@ -204,7 +204,7 @@ def test_statistics_that_batch_norms_begin_with_hide_weights_and_calibrated_ones
     assert "of the rows of its weights could be zero" in reference.unverified
 
 
-def test_with_weights_as_they_are_a_bias_of_zeros_may_be_forgotten_but_no_epsilon_be_another() -> None:
+def test_a_wrong_epsilon_is_detected_with_weights_as_they_are() -> None:
     with_random_weights = the_model("convolutions")
     model = replace(with_random_weights, spec=replace(with_random_weights.spec, as_they_are=True))
     ratio = {
@@ -253,7 +253,7 @@ def test_a_product_by_groups_is_computed_in_float64_and_counted(
     assert counter.get_total_flops() == flops
 
 
-def test_a_count_that_is_added_up_as_an_integer_does_not_err() -> None:
+def test_sums_of_integer_counts_are_exact() -> None:
     """Integers stored as floats, such as the number of tokens of each expert."""
     counts = torch.tensor([7.0, 9.0, 5.0, 11.0])
     for seed in range(4):
@@ -272,7 +272,7 @@ def test_no_parameter_of_a_new_model_is_one_number() -> None:
     assert not [name for name, array in weights.items() if array.size > 1 and np.ptp(array) == 0]
 
 
-def test_the_digest_is_of_what_is_computed() -> None:
+def test_the_digest_follows_the_computation() -> None:
     digests = {
         name: the_model(name).work_version
         for name in ("bert_tiny", "bert_reformatted", "bert_deeper", "bert_other_epsilon")

@@ -165,7 +165,7 @@ MUTANTS = {
 
 
 @pytest.mark.nightly
-def test_right_steps_are_well_within_and_every_wrong_one_is_beyond() -> None:
+def test_right_steps_pass_and_wrong_ones_are_detected() -> None:
     right = {name: deviation(the_step(name)).ratio for name in MODELS}
     wrong = {}
     for name, mutants in MUTANTS.items():
@@ -180,7 +180,7 @@ def test_right_steps_are_well_within_and_every_wrong_one_is_beyond() -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", ["train_classifier", "train_encoder", "train_decoder"])
 @pytest.mark.parametrize("dtype", [Dtype.BFLOAT16, Dtype.AMP_BF16])
-def test_narrower_dtypes_have_tolerances_of_their_own_and_float32_s_besides(name: str, dtype: Dtype) -> None:
+def test_narrower_dtypes_have_wider_tolerances_and_are_verified_in_float32(name: str, dtype: Dtype) -> None:
     model = the_step(name)
     assert 0 < deviation(model, dtype).ratio < 0.8
     plain = training_reference(model, dtype).float32
@@ -326,7 +326,7 @@ def test_a_mistake_in_a_loss_or_an_optimizer_is_reported(tmp_path: Path, text: s
     assert description["hint"]
 
 
-def test_a_step_that_learns_in_float64_alone_is_wrong(tmp_path: Path) -> None:
+def test_a_step_that_learns_only_in_float64_is_wrong(tmp_path: Path) -> None:
     options = ("-b", "torch,onnxruntime", "--mode", "eager", *ONCE)
     accelbench("run", str(MODEL_FOLDER / "cheating_training.py"), *options, cwd=tmp_path, code=4)
     row_by_target = {(row["workload"], row["backend"]): row for row in rows(tmp_path)}
@@ -337,7 +337,7 @@ def test_a_step_that_learns_in_float64_alone_is_wrong(tmp_path: Path) -> None:
     assert row_by_target["cheating_training_train", "onnxruntime"]["status"] == "unsupported"
 
 
-def test_equal_numbers_added_in_turn_err_within_what_is_tolerated() -> None:
+def test_sequential_sums_of_equal_numbers_are_tolerated() -> None:
     """As a mean's gradient gives them to the bias of the norm before it: each addition is rounded alike."""
     for number in np.random.default_rng(0).uniform(0.1, 1.0, 50).astype(np.float32):
         exact = 128 * float(number)
@@ -350,7 +350,7 @@ def test_equal_numbers_added_in_turn_err_within_what_is_tolerated() -> None:
 
 
 @pytest.mark.parametrize(("error", "elements"), [(1e-4, {"update of w": 0.5}), (1e-6, {})])
-def test_an_update_whose_gradient_may_have_either_sign_is_tolerated_as_turned(
+def test_an_update_with_an_ambiguous_gradient_sign_is_tolerated(
     error: float, elements: dict[str, float]
 ) -> None:
     """Of four elements that Adam moves alike, one has a gradient that a large enough rounding turns."""

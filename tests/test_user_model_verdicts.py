@@ -131,12 +131,7 @@ def test_a_model_that_overwrites_an_input_and_still_gives_the_same_is_verified(m
     assert deviation(model(LAYER.format(body="return self.layer(x.relu_())"))).ratio < 1
 
 
-def test_a_model_that_draws_the_same_random_numbers_in_each_call_keeps_no_state(model: Write) -> None:
-    text = LAYER.format(body="return self.layer(x), torch.randn(8)")
-    assert "state" not in model_reference(model(text), Dtype.FLOAT32).unverified
-
-
-def test_outputs_whose_shape_depends_on_values_are_unverified(model: Write) -> None:
+def test_outputs_with_value_dependent_shapes_are_unverified(model: Write) -> None:
     text = LAYER.format(body="y = self.layer(x)\n        return y[y[:, 0] > 0]")
     assert "depends on the values" in model_reference(model(text), Dtype.FLOAT32).unverified
 
@@ -166,7 +161,7 @@ def inputs(batch=4):
     assert not model_reference(model_made, Dtype.FLOAT32).unverified
 
 
-def test_an_output_that_chance_decides_is_named_and_the_others_are_compared(model: Write) -> None:
+def test_a_random_output_is_named_and_the_others_are_compared(model: Write) -> None:
     reference = model_reference(
         model(LAYER.format(body="return self.layer(x), torch.randn(8)")), Dtype.FLOAT32
     )
@@ -180,7 +175,7 @@ def test_a_model_whose_main_output_is_not_compared_is_unverified(model: Write) -
 
 @pytest.mark.parametrize("name", ["onnxruntime", "openvino"])
 @pytest.mark.filterwarnings("ignore")
-def test_an_engine_runs_on_where_the_shape_of_its_output_changes(
+def test_engines_run_with_changing_output_shapes(
     model: Write, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip(name)
@@ -208,7 +203,7 @@ def test_an_engine_runs_on_where_the_shape_of_its_output_changes(
     assert shapes[0] != shapes[1]
 
 
-def test_indices_that_rounding_decides_at_the_measured_size_alone_are_not_compared(model: Write) -> None:
+def test_indices_decided_by_rounding_are_not_compared(model: Write) -> None:
     body = "y = self.layer(x).flatten()\n        return y, (2000 * y).floor().long()"
     text = LAYER.format(body=body).replace("batch=4", "batch=2")
     model_made = model(text)

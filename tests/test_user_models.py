@@ -56,7 +56,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_file_that_is_not_there_is_told_at_once(tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error_at_once(tmp_path: Path) -> None:
     process = accelbench("run", "nosuch.py:Net", cwd=tmp_path, code=2)
     assert process.stderr.startswith("error: There is no file nosuch.py.\nhint: ")
 
@@ -72,7 +72,7 @@ def test_a_configuration_that_names_code_on_a_hub_is_refused(tmp_path: Path) -> 
 
 @pytest.mark.real
 @pytest.mark.nightly
-def test_a_configuration_of_transformers_is_a_verified_row(tmp_path: Path) -> None:
+def test_a_transformers_configuration_is_measured_and_verified(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
     config = {"model_type": "bert", "architectures": ["BertModel"], "vocab_size": 100} | sizes
@@ -84,7 +84,7 @@ def test_a_configuration_of_transformers_is_a_verified_row(tmp_path: Path) -> No
 
 
 @pytest.mark.real
-def test_a_file_without_a_word_of_accelbench_is_a_verified_table(place: Path) -> None:
+def test_a_plain_model_file_is_measured_and_verified(place: Path) -> None:
     assert "benchbench" not in (MODEL_FOLDER / "bert_tiny.py").read_text()
     measured_rows = rows(place)
     assert {(row["backend"], row["mode"], row["status"]) for row in measured_rows} == {
@@ -101,7 +101,7 @@ def test_a_file_without_a_word_of_accelbench_is_a_verified_table(place: Path) ->
 
 @pytest.mark.real
 @pytest.mark.nightly
-def test_without_a_word_about_engines_every_one_that_takes_torch_is_tried(tmp_path: Path) -> None:
+def test_by_default_every_engine_for_torch_models_is_tried(tmp_path: Path) -> None:
     accelbench("run", str(MODEL_FOLDER / "convolutions.py"), *ONCE, cwd=tmp_path)
     ok = {(row["backend"], row["mode"]) for row in rows(tmp_path) if row["status"] == "ok"}
     assert ok >= {("torch", "eager"), ("torch", "compile"), ("onnxruntime", "graph")}
@@ -109,7 +109,7 @@ def test_without_a_word_about_engines_every_one_that_takes_torch_is_tried(tmp_pa
 
 
 @pytest.mark.real
-def test_what_is_stored_is_shown_and_merged_without_executing_it(place: Path, tmp_path: Path) -> None:
+def test_stored_runs_are_shown_and_merged_without_executing_the_model(place: Path, tmp_path: Path) -> None:
     executed = (place / "executed").read_text()
     output = accelbench("report", "latest", cwd=place).stdout
     assert "error/allowed" in output
@@ -119,9 +119,7 @@ def test_what_is_stored_is_shown_and_merged_without_executing_it(place: Path, tm
 
 
 @pytest.mark.real
-def test_an_interrupted_run_goes_on_with_the_model_that_was_asked_for_here_and_no_other(
-    place: Path, tmp_path: Path
-) -> None:
+def test_an_interrupted_run_is_resumed_only_with_its_own_model(place: Path, tmp_path: Path) -> None:
     folder = tmp_path / "resumed"
     shutil.copytree(place, folder, ignore=shutil.ignore_patterns("results"))
     mine: dict[str, Any] = {"ACCELBENCH_CACHE": str(tmp_path / "cache")}
@@ -150,7 +148,7 @@ def test_an_interrupted_run_goes_on_with_the_model_that_was_asked_for_here_and_n
 
 
 @pytest.mark.real
-def test_a_model_that_is_right_in_float64_alone_is_wrong_in_each_other_dtype(tmp_path: Path) -> None:
+def test_a_model_that_is_right_only_in_float64_is_wrong_in_other_dtypes(tmp_path: Path) -> None:
     """In bfloat16, too, where rounding would hide more: it is verified in float32 as well."""
     options = ("-b", "torch", "--mode", "eager", "--dtype", "float32,bfloat16", *ONCE)
     accelbench("run", str(MODEL_FOLDER / "cheating.py"), *options, cwd=tmp_path, code=4)
@@ -161,7 +159,7 @@ def test_a_model_that_is_right_in_float64_alone_is_wrong_in_each_other_dtype(tmp
 
 @pytest.mark.nightly
 @pytest.mark.real
-def test_a_lossy_engine_competes_only_where_an_error_is_allowed_and_within_it(tmp_path: Path) -> None:
+def test_a_lossy_engine_competes_only_within_the_allowed_error(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     engine = (str(MODEL_FOLDER / "bert_tiny.py"), "-b", "onnxruntime", "--mode", "graph-dynamic", *ONCE)
     left_out = accelbench("run", *engine, cwd=tmp_path, code=3)
@@ -196,7 +194,7 @@ def test_a_spec_names_a_file_or_a_module(text: str, spec: ModelSpec) -> None:
     assert user_model.from_text(user_model.as_text({"x": spec})) == {"x": spec}
 
 
-def test_what_is_no_model_is_refused_with_the_ways_to_write_one() -> None:
+def test_an_invalid_model_spec_is_refused_with_the_valid_forms() -> None:
     assert not looks_like_model("quick")
     for text in ("a b:c", "m.py:x y", "pkg:", "1:2"):
         with pytest.raises(UsageError, match="names no model"):
@@ -212,7 +210,7 @@ def test_what_is_no_model_is_refused_with_the_ways_to_write_one() -> None:
         (f"{paths.home()}/model.py", "model", "model.py"),
     ],
 )
-def test_names_are_words_and_no_path_of_this_machine_is_stored(file: str, stem: str, location: str) -> None:
+def test_stored_names_contain_no_path_of_the_machine(file: str, stem: str, location: str) -> None:
     spec = ModelSpec(folder="/here", file=file)
     assert (spec.stem, user_model.relative(spec)) == (stem, location)
 
@@ -225,9 +223,7 @@ def test_a_model_of_another_revision_is_in_the_checkout() -> None:
     assert user_model.moved(spec, {"/here/lib": "/tree/lib"}).folder == "/here"
 
 
-def test_only_a_model_that_was_asked_for_here_is_known(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_requested_models_are_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACCELBENCH_CACHE", str(tmp_path))
     mine, theirs = parse_spec("mine.py", "/here"), parse_spec("mine.py", "/there")
     user_models.remember(mine)
@@ -268,7 +264,7 @@ def described_steps(
     return user_models.describe([spec], names_taken, lambda kind: ask)
 
 
-def test_a_model_is_described_at_the_sizes_that_are_asked_for() -> None:
+def test_a_model_is_described_at_the_requested_sizes() -> None:
     model = describe_model({1: 1000, 8: 8000})
 
     def description(**sizes: list[Scalar]) -> str:
@@ -287,7 +283,7 @@ def test_model_named_like_a_shipped_workload_is_named_with_its_class(name_taken:
     assert list(steps) == ["unet_net", "unet_net_train"]
 
 
-def test_a_model_that_the_workloads_chosen_leave_out_is_refused() -> None:
+def test_a_model_excluded_by_the_workloads_is_refused() -> None:
     model = describe_model({1: 1000})
     with catalogue.with_models({"net": model}):
         options = MeasureOptions(model=("net:Net",), workloads=("gemm",))
@@ -297,7 +293,7 @@ def test_a_model_that_the_workloads_chosen_leave_out_is_refused() -> None:
         assert {entry.workload for _, entry in both_requested.entries} == {"gemm", "net"}
 
 
-def test_of_a_model_that_trains_a_phase_or_a_pattern_chooses_one_step() -> None:
+def test_a_phase_or_pattern_selects_one_step_of_a_model() -> None:
     models = described_steps({1: 1000}, name="trained", has_loss=True)
     with catalogue.with_models(models):
         assert catalogue.models_of([models["trained"].spec]) == ["trained", "trained_train"]
@@ -315,7 +311,7 @@ def test_of_a_model_that_trains_a_phase_or_a_pattern_chooses_one_step() -> None:
         assert chosen_workloads(phases=("forward",)) == ["trained"]
 
 
-def test_a_model_without_a_loss_has_no_training_step_and_says_how_it_gets_one() -> None:
+def test_a_model_without_a_loss_has_no_training_step() -> None:
     model = describe_model({1: 1000})
     with catalogue.with_models({"net": model}):
         for options in (MeasureOptions(phases=("train",)), MeasureOptions(workloads=("net_train",))):
@@ -363,7 +359,7 @@ def test_without_the_lossy_engines_another_one_is_fastest() -> None:
     assert any("graph-dynamic (lossy)" in label for label in labels)
 
 
-def test_an_error_is_allowed_to_models_of_the_user_s_only() -> None:
+def test_max_error_is_for_user_models_only() -> None:
     with pytest.raises(UsageError, match="is for user models"):
         max_error(MeasureOptions(max_error="1%"))
     assert max_error(MeasureOptions(max_error="1%", model=("m.py",))) == 0.01
@@ -374,7 +370,7 @@ def unverified(reason: str = "its outputs are integers") -> Any:
     return a_measurement(relative_error=None, notes=(note(NoteKind.UNVERIFIED, reason=reason),))
 
 
-def test_what_nothing_verifies_is_shown_unranked_and_fails_the_command() -> None:
+def test_unverified_models_are_unranked_and_fail_the_command() -> None:
     cases = [a_case(backend=name, target=name) for name in ("torch", "onnxruntime")]
     records = [a_record(case=cases[0], outcome=unverified()), a_record(case=cases[1])]
     rows_ = analysed.rows(a_run(records))

@@ -47,7 +47,7 @@ def faults(path: Path) -> list[str]:
     ]
 
 
-def test_the_published_schemas_are_of_what_this_version_writes() -> None:
+def test_the_published_schemas_match_this_version() -> None:
     generated = published_schemas.schemas()
     published = {name: (published_schemas.FOLDER / name).read_text() for name in generated}
     outdated = [
@@ -57,7 +57,7 @@ def test_the_published_schemas_are_of_what_this_version_writes() -> None:
 
 
 @pytest.mark.real
-def test_every_schema_is_one() -> None:
+def test_every_schema_is_valid() -> None:
     from jsonschema import Draft202012Validator
 
     for path in published_schemas.FOLDER.glob("*.json"):
@@ -71,7 +71,7 @@ some_values = st.lists(st.none() | st.booleans() | st.integers() | st.floats(all
 
 @pytest.mark.real
 @given(some_values, st.sampled_from(["number", "integer", "string"]), st.none() | st.integers(-2, 2))
-def test_numbers_are_as_a_schema_asks_whether_they_are_looked_at_one_by_one_or_together(
+def test_lists_of_numbers_are_validated_like_single_ones(
     values: list[Any], kind: str, least: int | None
 ) -> None:
     from jsonschema import Draft202012Validator
@@ -85,7 +85,7 @@ def test_numbers_are_as_a_schema_asks_whether_they_are_looked_at_one_by_one_or_t
 
 
 @pytest.mark.parametrize("kind", ["run", "record", "end", "baseline", "report", "suite"])
-def test_every_number_of_a_format_has_a_file_that_is_kept_and_valid(kind: str) -> None:
+def test_every_format_number_has_a_valid_sample_file(kind: str) -> None:
     place = {"record": "run", "end": "run"}.get(kind, kind)
     for number in schema_numbers(kind):
         assert list(GOLDEN.glob(f"{place}-{number}*")), number
@@ -111,12 +111,12 @@ def test_baselines_and_suites_of_every_earlier_format_are_read() -> None:
 @pytest.mark.real
 @settings(max_examples=50)
 @given(records_)
-def test_whatever_is_written_is_valid(record: Record) -> None:
+def test_every_written_record_is_valid(record: Record) -> None:
     assert list(schema_faults("record", stored_files.read_object(codec.encode(record)))) == []
 
 
 @pytest.mark.real
-def test_what_a_run_a_check_and_a_report_write_is_valid(tmp_path: Path) -> None:
+def test_runs_checks_and_reports_are_valid(tmp_path: Path) -> None:
     accelbench("run", "-b", "fake", "-d", "cpu", "-w", "gemm,honest", "--quick", cwd=tmp_path)
     accelbench("baseline", "set", "main", "--accept", cwd=tmp_path)
     accelbench("check", "--baseline", "main", "--inconclusive", "pass", cwd=tmp_path)
@@ -233,7 +233,7 @@ def test_an_invalid_head_is_a_fault(tmp_path: Path, head: bytes, message: str) -
     assert message in "\n".join(faults(run))
 
 
-def test_an_interrupted_run_is_no_fault_and_an_ended_one_without_its_end_is(tmp_path: Path) -> None:
+def test_an_interrupted_run_is_valid_but_a_missing_end_is_a_fault(tmp_path: Path) -> None:
     run = a_copy("run-2", tmp_path)
     path = run / "records.jsonl"
     content = path.read_bytes()
@@ -295,7 +295,7 @@ def test_an_invalid_suite_is_a_fault(tmp_path: Path, text: str, message: str) ->
     assert message in faults(path)[0]
 
 
-def test_a_file_of_no_known_format_is_a_fault(tmp_path: Path) -> None:
+def test_a_file_of_an_unknown_format_is_a_fault(tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text('{"schema": 1}')
     (message,) = faults(tmp_path / "other.json")
     assert message.partition("it is ")[2] == (
@@ -323,7 +323,7 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
     assert validate_path(tmp_path).files == 0
 
 
-def test_names_lead_to_what_they_name(tmp_path: Path) -> None:
+def test_references_of_schemas_resolve(tmp_path: Path) -> None:
     run = a_run(some_rounds(1.0), id="mine")
     runs.store_run(tmp_path, run)
     assert api.validate("mine", results=tmp_path).files == 3
@@ -334,7 +334,7 @@ def test_names_lead_to_what_they_name(tmp_path: Path) -> None:
     assert api.validate(tmp_path, results="elsewhere").files == 4
 
 
-def test_a_failure_is_no_measurement() -> None:
+def test_a_failure_is_not_a_measurement() -> None:
     record = json.loads(codec.to_json(a_record(a_failure())))
     assert list(schema_faults("record", record)) == []
     record["outcome"]["status"] = "ok"

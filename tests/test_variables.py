@@ -38,7 +38,7 @@ def test_variables_of_kernels_and_communication_reach_workers_and_are_recorded(n
 
 
 @pytest.mark.parametrize("name", ["NCCL_AUTH_TOKEN", "FI_PASSWORD", "NCCL_API_KEY", "FIGMA", "NCCLX"])
-def test_a_beginning_lets_no_secret_through(name: str) -> None:
+def test_a_variable_prefix_exposes_no_secret(name: str) -> None:
     assert name not in worker_environment(SETTINGS, {}, {name: "canary"})
     assert tuning_variables({name: "canary"}) == {}
 
@@ -64,7 +64,7 @@ def test_a_variable_that_accelbench_sets_is_refused_and_the_option_named(name: s
         assert "--threads 1,2" in caught.value.hint
 
 
-def test_a_line_names_the_variables_that_do_not_reach_a_worker_as_they_are() -> None:
+def test_a_line_names_the_variables_that_workers_do_not_get_unchanged() -> None:
     shell = {
         "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "3", "NVIDIA_TF32_OVERRIDE": "1", "LD_PRELOAD": "/x.so",
         "XLA_FLAGS": "--x", "HOME": "/root", "GITHUB_TOKEN": "canary", "TF_VAR_password": "canary",

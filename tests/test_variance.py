@@ -38,7 +38,7 @@ differences = st.lists(
 
 
 @given(differences)
-def test_other_cases_never_make_a_case_less_variable_and_always_better_known(cases: list[Difference]) -> None:
+def test_sharing_never_lowers_a_variance_and_always_adds_degrees(cases: list[Difference]) -> None:
     for before, after in zip(cases, shared_variance(cases), strict=True):
         assert (after.mid, after.share) == (before.mid, before.share)
         assert after.error >= before.error * (1 - 1e-9)
@@ -56,7 +56,7 @@ def test_the_order_of_cases_does_not_matter(cases: list[Difference], source: st.
         assert difference.degrees == pytest.approx(there[place].degrees, rel=1e-4)
 
 
-def test_one_case_has_nothing_but_itself() -> None:
+def test_one_case_keeps_its_own_variance() -> None:
     single = [Difference(0.1, 0.02, 4.0, 0.4)]
     assert shared_variance(single) == single
     assert at_least_the_mean(single)[0].error == pytest.approx(0.02)
@@ -74,11 +74,11 @@ def test_the_prior_of_many_cases_is_recovered(degrees: int, prior_degrees: float
 
 
 @given(st.floats(1e-3, 1e3))
-def test_the_inverse_of_trigamma_is_one(value: float) -> None:
+def test_the_inverse_of_trigamma_is_its_inverse(value: float) -> None:
     assert float(polygamma(1, stats._trigamma_inverse(value))) == pytest.approx(value, rel=1e-6)
 
 
-def test_cases_that_vary_alike_are_as_one_large_sample() -> None:
+def test_equally_variable_cases_are_pooled() -> None:
     source = np.random.default_rng(7)
     separate = [welch(a.tolist(), b.tolist()) for a, b in source.normal(0, 0.01, (200, 2, 3))]
     shared = shared_variance(separate)
@@ -89,7 +89,7 @@ def test_cases_that_vary_alike_are_as_one_large_sample() -> None:
 # Rounds added because of the spread of the first ones
 
 
-def test_only_the_planned_processes_tell_the_spread_and_all_tell_the_mean() -> None:
+def test_the_spread_comes_from_planned_processes_and_the_mean_from_all() -> None:
     logs = [0.0, 0.01, -0.01, 0.05, 0.06]
     interval = headline([math.exp(value) for value in logs], planned=3)
     assert interval.low is not None
@@ -100,7 +100,7 @@ def test_only_the_planned_processes_tell_the_spread_and_all_tell_the_mean() -> N
     assert pair.degrees == pytest.approx(4)
 
 
-def test_which_processes_were_planned_is_what_the_preset_says() -> None:
+def test_the_preset_determines_the_planned_processes() -> None:
     assert all(policy.planned == policy.rounds for policy in POLICIES.values())
     assert budget_policy(60).planned == 3
     records = some_rounds(1.0, 1.01, 0.99, 1.2, 1.3)
@@ -112,7 +112,7 @@ def test_which_processes_were_planned_is_what_the_preset_says() -> None:
     assert ends[1] == pytest.approx(math.exp(2.776 * 0.01 * math.sqrt(2 / 5)), rel=1e-3)
 
 
-def test_the_first_rounds_of_both_are_compared_where_one_side_s_spread_asked_for_more() -> None:
+def test_only_first_rounds_are_compared_if_one_side_needed_more() -> None:
     """The further rounds of the wild side are slow: compared as a whole, it would look 4 % slower."""
     calm, wild = [1.0, 1.001, 0.999, 1.0, 1.0], [1.0, 1.03, 0.97, 1.01, 0.99, 1.1, 1.1, 1.1, 1.1, 1.1]
     policy = POLICIES["default"]
@@ -132,7 +132,7 @@ def test_the_first_rounds_of_both_are_compared_where_one_side_s_spread_asked_for
     assert compare_runs(new, new).verdicts[0].new_processes == 10
 
 
-def test_rounds_that_were_planned_all_count_whatever_the_other_side_has() -> None:
+def test_all_planned_rounds_count() -> None:
     quick, default = POLICIES["quick"], POLICIES["default"]
     ref = a_run(some_rounds(1.0, 1.001, 0.999), policy=quick)
     new = a_run(some_rounds(*[1.0] * 10), policy=default)
@@ -153,16 +153,14 @@ REDUCED = 25
         (POLICIES["default"], "skewed processes, scale 2 %"),
     ],
 )
-def test_with_rounds_chosen_by_the_tool_unchanged_suites_are_quiet_and_intervals_hold(
-    policy: Policy, noise: str
-) -> None:
+def test_adaptive_rounds_keep_error_rates_and_coverage(policy: Policy, noise: str) -> None:
     for alarms, coverage in rates(policy, NOISE[noise], REDUCED).values():
         assert alarms <= highest_rate(0.05, REDUCED)
         assert coverage >= 0.94 - 2 * math.sqrt(0.94 * 0.06 / (REDUCED * CASES))
 
 
 @pytest.mark.real
-def test_sharing_finds_what_each_case_alone_does_not() -> None:
+def test_sharing_detects_more_changes() -> None:
     logs = partial(alike, spread=0.03)
     rates_of_five = rates(Policy(name="fixed", rounds=5), logs, REDUCED, (1.1,))
     fixed = {name: shares[2] for name, shares in rates_of_five.items()}
@@ -190,7 +188,7 @@ def test_modes_are_seen_in_few_processes_and_not_in_normal_ones() -> None:
     assert not are_clustered([[0.0, 0.0, 0.1, 0.1, 0.1]] * 60)  # five processes show both
 
 
-def test_a_comparison_says_that_processes_cluster() -> None:
+def test_a_comparison_notes_clustered_processes() -> None:
     logs = partial(two_modes, spread=0.001)
     source = np.random.default_rng(3)
     ref, new = (measured(POLICIES["quick"], logs(source)) for _ in range(2))
@@ -202,7 +200,7 @@ def test_a_comparison_says_that_processes_cluster() -> None:
     assert comparison.comparison_document(compared_runs, ()).data["modes"]
 
 
-def test_the_variance_can_be_each_cases_own() -> None:
+def test_the_variance_can_be_separate_for_each_case() -> None:
     source = np.random.default_rng(5)
     ref, new = (a_suite(1e-3 * np.exp(source.normal(0, 0.02, (10, 3)))) for _ in range(2))
     separate = benchbench.compare(ref, new, variance="own")

@@ -93,7 +93,7 @@ def failure(status: Status) -> dict[str, Any]:
         (failure(Status.UNSUPPORTED), None),
     ],
 )
-def test_a_case_that_float32_does_not_support_is_left_to_the_measurement(reply: Any, expected: Any) -> None:
+def test_a_case_without_float32_is_verified_by_the_measurement(reply: Any, expected: Any) -> None:
     case, verified = a_network(), dict[str, Any]()
     job = verify_job(case, {}, verified, in_float32=True)
     assert job.message["in_float32"]
@@ -123,7 +123,7 @@ def never(case: Case, reference: object) -> Job:
     raise AssertionError("a job without a reference")
 
 
-def test_one_reference_serves_all_backends_and_each_is_verified_when_it_is_there() -> None:
+def test_backends_share_one_reference() -> None:
     case, references = a_network(), References()
     cases = [case, replace(case, target="jax", backend="jax"), replace(case, target="fake", backend="fake")]
     (job,) = reference_jobs(
@@ -149,7 +149,7 @@ def test_one_reference_serves_all_backends_and_each_is_verified_when_it_is_there
         (["values", "indices"], (1.0, None), "returned nothing: return the indices alone"),
     ],
 )
-def test_a_step_that_returns_no_output_says_what_to_return(
+def test_a_step_without_an_output_is_an_error_with_advice(
     names: list[str], output: Any, message: str
 ) -> None:
     with pytest.raises(verify.NotAnOutput) as refused:
@@ -158,13 +158,13 @@ def test_a_step_that_returns_no_output_says_what_to_return(
 
 
 @pytest.mark.parametrize("result", [None, {"state": 1.0, "loss": 2.0}, (1.0,), 3.0])
-def test_a_training_step_that_returns_no_state_says_what_to_return(result: Any) -> None:
+def test_a_training_step_without_state_is_an_error_with_advice(result: Any) -> None:
     runner = Runner(Program(lambda state: result, state=(0.0,)), lambda state: result, (0.0,), repeat(()))
     with pytest.raises(verify.NotAnOutput, match="return its next state, 1 values, and then the output"):
         runner.step()
 
 
-def test_it_is_a_row_with_that_message(tmp_path: Path) -> None:
+def test_a_wrong_return_value_is_a_row_with_the_advice(tmp_path: Path) -> None:
     names = "odd_dict,odd_tuple,odd_nothing"
     accelbench("run", "-b", "fake", "-d", "cpu", "--rounds", "1", "-w", names, cwd=tmp_path, code=4)
     messages = {row["workload"]: row["message"] for row in rows(tmp_path)}

@@ -98,13 +98,13 @@ def test_networks_have_the_published_number_of_parameters() -> None:
     assert parameters_of(Vgg16Infer()) == 138_357_544  # torchvision
 
 
-def test_an_image_takes_the_published_work() -> None:
+def test_flops_of_an_image_match_the_published_ones() -> None:
     assert Vgg16Infer(batch=1).cost(Dtype.FLOAT32).flops == 30_940_528_640  # torchvision
     shapes = [conv.output_sizes for conv in MnistCnnInfer().layers() if hasattr(conv, "output_sizes")]
     assert shapes == [(26, 26), (11, 11), (3, 3)]
 
 
-def test_a_clip_takes_the_published_work() -> None:
+def test_flops_of_a_clip_match_the_published_ones() -> None:
     flops = R3d18Infer(batch=1).cost(Dtype.FLOAT32).flops
     assert round(flops / 2e9, 1) == 40.7  # torchvision documents 40.70 GFLOPs, counting a multiply-add as one
 
@@ -150,7 +150,7 @@ def test_both_updates_of_dcgan_are_float64_s_for_ten_steps(framework: str) -> No
             assert error < limit, (number, objective.learner)
 
 
-def test_every_fourth_box_at_most_holds_an_object() -> None:
+def test_at_most_every_fourth_box_has_an_object() -> None:
     work = SsdHeadTrain()
     labels: Any = work.loss.targets(Draw(Dtype.FLOAT32), (4, 8732, 25))["labels"]
     assert set(np.unique(labels)) == set(range(21))
@@ -173,7 +173,7 @@ def test_a_side_that_cannot_be_halved_as_often_as_the_network_does_is_refused() 
         UnetTrain(image=100)
 
 
-def test_a_width_is_left_out_of_ids_where_it_is_the_published_one() -> None:
+def test_the_published_width_is_not_part_of_an_id() -> None:
     assert Vgg16Train().params == {"batch": 32, "image": 224}
     assert Vgg16Infer(width=4).params == {"batch": 32, "image": 224, "width": 4}
 

@@ -84,7 +84,7 @@ def big(tmp_path: Path) -> Path:
     return wheel(tmp_path, "big", "1.0", {"big/data.bin": data, "big/__init__.py": "#" * 1000})
 
 
-def test_a_wheel_is_measured_without_being_fetched(server: Server, big: Path) -> None:
+def test_a_wheel_is_measured_without_downloading_it(server: Server, big: Path) -> None:
     package = measure(server.url(big))
     assert package.remote
     assert package.bytes == big.stat().st_size
@@ -93,13 +93,13 @@ def test_a_wheel_is_measured_without_being_fetched(server: Server, big: Path) ->
     assert server.sent < 200_000
 
 
-def test_a_wheel_here_and_one_on_a_server_are_measured_alike(server: Server, big: Path) -> None:
+def test_local_and_remote_wheels_have_the_same_sizes(server: Server, big: Path) -> None:
     here, there = measure(big.as_uri()), measure(server.url(big))
     assert (here.bytes, here.unpacked_bytes) == (there.bytes, there.unpacked_bytes)
     assert (here.remote, here.file) == (False, big.name)
 
 
-def test_a_long_table_of_contents_is_read_to_its_beginning(server: Server, tmp_path: Path) -> None:
+def test_a_long_table_of_contents_is_read_completely(server: Server, tmp_path: Path) -> None:
     many = wheel(tmp_path, "many", "1.0", {f"many/{number:0100}": "x" for number in range(2_000)})
     package = measure(server.url(many))
     assert package.unpacked_bytes == measure(many.as_uri()).unpacked_bytes
@@ -107,7 +107,7 @@ def test_a_long_table_of_contents_is_read_to_its_beginning(server: Server, tmp_p
     assert package.unpacked_bytes > 2_000
 
 
-def test_a_server_that_sends_no_parts_leaves_an_estimate(server: Server, big: Path) -> None:
+def test_without_range_requests_the_size_is_estimated(server: Server, big: Path) -> None:
     server.ranges = False
     package = measure(server.url(big))
     assert (package.bytes, package.unpacked_bytes) == (big.stat().st_size, None)
@@ -126,14 +126,14 @@ def test_a_server_that_sends_no_parts_leaves_an_estimate(server: Server, big: Pa
     ],
 )
 @pytest.mark.usefixtures("server")
-def test_what_cannot_be_asked_is_of_unknown_size(url: str, kind: str) -> None:
+def test_unreachable_packages_have_unknown_sizes(url: str, kind: str) -> None:
     package = measure(url, kind)
     assert (package.bytes, package.unpacked_bytes) == (None, None)
     total = Download(packages=(package,), free_bytes=0)
     assert (total.unknown, total.remote_bytes, total.disk_bytes) == (1, 0, EMPTY_BYTES)
 
 
-def test_what_is_no_wheel_has_the_size_of_its_archive(server: Server, tmp_path: Path) -> None:
+def test_source_packages_have_the_size_of_their_archive(server: Server, tmp_path: Path) -> None:
     (tmp_path / "big-1.0.tar.gz").write_bytes(b"x" * 100)
     package = measure(server.url(tmp_path / "big-1.0.tar.gz"))
     assert (package.bytes, package.unpacked_bytes) == (100, None)
@@ -145,7 +145,7 @@ def test_a_damaged_wheel_has_no_unpacked_size(server: Server, tmp_path: Path) ->
     assert (package.bytes, package.unpacked_bytes) == (300_000, None)
 
 
-def test_packages_come_largest_first(server: Server, big: Path, tmp_path: Path) -> None:
+def test_packages_are_sorted_by_size(server: Server, big: Path, tmp_path: Path) -> None:
     small = wheel(tmp_path, "small", "1.0")
     packages = measure_packages([reported(server.url(small)), reported(server.url(big))])
     assert [package.file for package in packages] == [big.name, small.name]

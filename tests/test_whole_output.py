@@ -115,7 +115,7 @@ def test_a_right_program_passes(work: Operation, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.real
 @pytest.mark.parametrize("wrong", [half_the_batch, all_but_the_last, one_sample_for_all])
 @pytest.mark.parametrize("work", [NETWORK, LAYER], ids=["network", "layer"])
-def test_fewer_samples_than_the_batch_has_are_noticed(
+def test_a_partial_batch_is_detected(
     work: Operation, wrong: Callable[[Step], Step], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(WrongResult):
@@ -133,14 +133,14 @@ def test_fewer_samples_than_the_batch_has_are_noticed(
     ],
     ids=["NaN", "Inf", "first column", "last row"],
 )
-def test_wrong_elements_beside_the_sampled_ones_are_noticed(
+def test_wrong_elements_outside_the_first_sample_are_detected(
     place: Callable[[], Any], value: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(WrongResult):
         check(PRODUCT, with_elements(place, value), monkeypatch)
 
 
-def test_corners_are_in_every_sample_and_never_most_of_it() -> None:
+def test_every_sample_includes_corners_but_mostly_other_elements() -> None:
     source = np.random.default_rng(0)
     index = sampled(source, (7, 5, 3), 256)
     assert {(a, b, c) for a in (0, 6) for b in (0, 4) for c in (0, 2)} <= set(map(tuple, index.tolist()))

@@ -39,7 +39,7 @@ def test_the_table_has_every_measured_case() -> None:
 
 
 @pytest.mark.parametrize("key", documented(), ids="-".join)
-def test_a_figure_of_the_table_is_the_study_s(key: tuple[str, str]) -> None:
+def test_figures_of_the_table_match_the_study(key: tuple[str, str]) -> None:
     assert float(documented()[key]) == pytest.approx(measured_ms()[key], rel=0.03)
 
 
@@ -64,14 +64,14 @@ def test_a_figure_of_the_table_is_the_study_s(key: tuple[str, str]) -> None:
         ),
     ],
 )
-def test_a_ratio_of_the_text_is_the_study_s(quoted: str, study: str, row: str) -> None:
+def test_ratios_in_the_text_match_the_study(quoted: str, study: str, row: str) -> None:
     text = (OUTPUT / study).read_text()
     (figure,) = re.findall(quoted, " ".join(PAGE.split()))
     first = next(line for line in text.splitlines() if line.startswith(f"| {row} |"))
     assert float(figure) == pytest.approx(float(first.split("|")[5].split("±")[0]), abs=0.06)
 
 
-def test_before_and_after_are_the_study_s() -> None:
+def test_figures_before_and_after_match_the_study() -> None:
     rows = [line.split("|") for line in (OUTPUT / "checkouts.md").read_text().splitlines() if "@" in line]
     ratios = {
         (work.split("(")[0].strip(), work.split("@")[1].split(":")[0]): ratio

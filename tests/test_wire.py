@@ -18,7 +18,7 @@ SECRET = "0123456789abcdef"
 
 
 @given(st.lists(st.binary(max_size=20).map(lambda line: line.replace(b"\n", b""))), st.integers(1, 9))
-def test_a_stream_gives_its_lines_however_it_is_cut(lines_sent: list[bytes], cut: int) -> None:
+def test_lines_are_read_from_any_fragments(lines_sent: list[bytes], cut: int) -> None:
     stream = b"".join(line + b"\n" for line in lines_sent) + b"rest"
     lines, lines_read = LineBuffer(), []
     for place in range(0, len(stream), cut):
@@ -29,7 +29,7 @@ def test_a_stream_gives_its_lines_however_it_is_cut(lines_sent: list[bytes], cut
     assert not lines.is_empty
 
 
-def test_a_line_that_is_too_long_is_refused_and_those_before_it_are_read() -> None:
+def test_a_line_that_is_too_long_is_refused_after_the_lines_before_it() -> None:
     lines = LineBuffer(max_bytes=4)
     for piece in (b"one\nfo", b"ur\nfive!\nsix\n"):
         lines.add(piece)
@@ -66,7 +66,7 @@ def test_anything_but_an_object_of_json_is_refused(line: bytes) -> None:
         decode_line(line)
 
 
-def test_a_deadline_holds_however_steadily_something_comes() -> None:
+def test_a_steady_stream_does_not_extend_the_deadline() -> None:
     here, there = socket.socketpair()
     stop = threading.Event()
 
@@ -114,7 +114,7 @@ def guest(listener: SecretListener, secret: str, introduction: dict[str, object]
     return thread
 
 
-def test_a_process_that_knows_the_secret_is_let_in(listener: SecretListener) -> None:
+def test_a_process_with_the_secret_is_accepted(listener: SecretListener) -> None:
     peer = admitted(listener, 5.0)
     assert peer.introduction == {"rank": 1}
     assert peer.lines.is_empty
@@ -135,7 +135,7 @@ def test_a_line_sent_right_after_an_introduction_is_kept(listener: SecretListene
         peer.connection.close()
 
 
-def test_a_process_that_does_not_know_the_secret_is_sent_away(listener: SecretListener) -> None:
+def test_a_process_without_the_secret_is_rejected(listener: SecretListener) -> None:
     thread = guest(listener, "guessed guessed guessed", {"rank": 1})
     assert listener.accept(0.2) is None
     thread.join()
@@ -144,7 +144,7 @@ def test_a_process_that_does_not_know_the_secret_is_sent_away(listener: SecretLi
 @pytest.mark.parametrize(
     "sent_first", [b"", b"GET / HTTP/1.1\r\n\r\n", b'{"nonce": 1}\n', b"x" * 100_000, b"[" * 9999 + b"\n"]
 )
-def test_a_stranger_keeps_nobody_waiting(listener: SecretListener, sent_first: bytes) -> None:
+def test_a_stranger_delays_nobody(listener: SecretListener, sent_first: bytes) -> None:
     """Any number of strangers, silent or not."""
     strangers = [socket.create_connection(listener.address) for _ in range(20)]
     for stranger in strangers:
@@ -155,7 +155,7 @@ def test_a_stranger_keeps_nobody_waiting(listener: SecretListener, sent_first: b
         stranger.close()
 
 
-def test_strangers_beyond_what_is_kept_are_sent_away(
+def test_strangers_beyond_the_limit_are_rejected(
     listener: SecretListener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wire, "MAX_CANDIDATES", 3)
@@ -173,7 +173,7 @@ def test_strangers_beyond_what_is_kept_are_sent_away(
     assert closed >= 6
 
 
-def test_a_stranger_is_sent_away_when_its_time_is_over(
+def test_a_stranger_is_rejected_after_its_time_out(
     listener: SecretListener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wire, "INTRODUCTION_TIMEOUT_S", 0.05)

@@ -96,7 +96,7 @@ def test_the_rank_that_died_is_reported_and_not_the_faults_it_caused(tmp_path: P
 
 
 @pytest.mark.real
-def test_a_rank_that_hangs_is_named_when_its_time_is_over(tmp_path: Path) -> None:
+def test_a_hung_rank_is_named_after_its_time_out(tmp_path: Path) -> None:
     def run(_: dict[str, Any], world: World) -> dict[str, Any]:
         if world.rank == 2:
             time.sleep(60)
@@ -121,7 +121,7 @@ def test_a_deadlock_names_all_ranks(tmp_path: Path) -> None:
     )
 
 
-def test_a_wrong_value_in_one_rank_is_the_cases(tmp_path: Path) -> None:
+def test_a_wrong_value_in_one_rank_fails_the_case(tmp_path: Path) -> None:
     def run(_: dict[str, Any], world: World) -> dict[str, Any]:
         return failed("wrong_result", "the output is wrong") if world.rank == 1 else GOOD
 
@@ -130,7 +130,7 @@ def test_a_wrong_value_in_one_rank_is_the_cases(tmp_path: Path) -> None:
     assert reply["outcome"]["relative_error"] == 0.5
 
 
-def test_cores_are_disjoint_where_there_are_enough() -> None:
+def test_ranks_have_disjoint_cores_if_there_are_enough() -> None:
     cores = list(range(8, 18))
     shares = [rank_cores(rank, 3, cores) for rank in range(3)]
     assert shares == [[8, 9, 10], [11, 12, 13], [14, 15, 16]]

@@ -67,7 +67,7 @@ def variables() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("job", ["pull-request", "nightly"])
-def test_a_job_runs_what_is_documented(job: str) -> None:
+def test_a_job_runs_the_documented_commands(job: str) -> None:
     assert steps(job) == [documented("install").strip(), documented(job).strip()]
 
 
@@ -82,7 +82,7 @@ def test_the_gate_needs_no_secret_and_writes_nothing() -> None:
     assert WORKFLOW.count("actions/checkout@") == WORKFLOW.count("persist-credentials: false")
 
 
-def test_every_action_is_pinned_by_commit_and_says_which_version_that_is() -> None:
+def test_every_action_is_pinned_by_commit_with_its_version() -> None:
     used = re.findall(r"uses: (.*)", WORKFLOW)
     assert used
     assert all(re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action) for action in used)
@@ -220,7 +220,7 @@ def test_a_pull_request_fails_for_slower_code_only(simulated: Path, runner: Path
 
 
 @pytest.mark.real
-def test_a_pull_request_does_not_set_its_own_limits(simulated: Path, runner: Path) -> None:
+def test_a_pull_request_cannot_change_its_limits(simulated: Path, runner: Path) -> None:
     slower = {MODEL: (simulated / MODEL).read_text().replace("0.001", "0.0012")}
     config, suite = ((simulated / name).read_text() for name in ("accelbench.toml", "benchmarks/suite.toml"))
     slower["accelbench.toml"] = f'{config}[thresholds]\n"ranking" = "90%"\n[check]\nmax-slowdown = "90%"\n'
@@ -234,7 +234,7 @@ def test_a_pull_request_does_not_set_its_own_limits(simulated: Path, runner: Pat
 
 @pytest.mark.nightly
 @pytest.mark.real
-def test_a_workload_that_the_base_does_not_have_yet_fails_nothing(simulated: Path, runner: Path) -> None:
+def test_a_new_workload_does_not_fail_the_job(simulated: Path, runner: Path) -> None:
     workload = (simulated / "benchmarks/ranking.py").read_text()
     suite = (simulated / "benchmarks/suite.toml").read_text()
     added = {
@@ -247,7 +247,7 @@ def test_a_workload_that_the_base_does_not_have_yet_fails_nothing(simulated: Pat
 
 
 @pytest.mark.real
-def test_the_first_workload_has_nothing_to_be_compared_with(simulated: Path, runner: Path) -> None:
+def test_the_first_workload_has_no_baseline(simulated: Path, runner: Path) -> None:
     mine = {name: (simulated / name).read_text() for name in FILES if name.startswith("benchmarks/")}
     git(simulated, "rm", "-qr", "benchmarks")
     git(simulated, "commit", "-qm", "none yet")

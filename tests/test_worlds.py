@@ -77,14 +77,14 @@ NO_WORLDS = "0 -1 2.5 ² 1025 cuda:0+ + 2+2 cpu+cuda:0 cuda+cuda:0 cuda:0+cuda:0
 
 
 @pytest.mark.parametrize("text", ["", *NO_WORLDS.split()])
-def test_any_other_world_is_a_mistake_and_the_hint_says_how_to_write_one(text: str) -> None:
+def test_an_invalid_world_is_an_error_with_the_valid_forms(text: str) -> None:
     with pytest.raises(UsageError) as error:
         parse_world(text)
     assert "--world" in error.value.hint
 
 
 @given(st.text("01+:acpu²-", max_size=12))
-def test_any_text_is_a_world_or_a_mistake(text: str) -> None:
+def test_any_text_is_a_world_or_an_error(text: str) -> None:
     try:
         spec = parse_world(text)
     except UsageError:
@@ -99,7 +99,7 @@ def test_devices_that_follow_one_another_are_the_case_of_their_number() -> None:
     assert ids(planned("cuda+cuda", 2)) == ["8:cuda:0[devices=2,strategy=collective]"]
 
 
-def test_devices_apart_are_in_the_id_and_sizes_are_those_of_their_class() -> None:
+def test_separate_devices_are_in_the_id() -> None:
     assert ids(planned("cuda:0+cuda:2", "cuda:3+cuda:1", "cpu+cpu")) == [
         "8:cuda:0[devices=2,on=cuda:0+cuda:2,strategy=collective]",
         "8:cuda:3[devices=2,on=cuda:3+cuda:1,strategy=collective]",
@@ -114,7 +114,7 @@ def test_only_devices_out_of_turn_need_their_names(numbers: list[int]) -> None:
     assert nonadjacent_names(names) == (() if follow else tuple(names))
 
 
-def test_a_world_by_name_leaves_out_what_is_not_there_with_the_reason() -> None:
+def test_a_world_with_missing_devices_is_omitted_with_the_reason() -> None:
     device, reason, status = only(planned("cuda:1+cuda:7").left_out)
     assert (device, status) == ("cuda:1", Status.UNAVAILABLE)
     assert reason == "torch has no device 'cuda:7'"
@@ -151,7 +151,7 @@ def test_on_the_command_line_devices_are_named_once() -> None:
     assert request(MeasureOptions(worlds=("2",), devices=("cpu",))).selection.worlds == ("2",)
 
 
-def test_a_kind_that_nobody_knows_is_a_mistake() -> None:
+def test_an_unknown_device_kind_is_an_error() -> None:
     entries = [("s", Entry(workload="all_reduce", world=["cadu:0+cadu:1"]))]
     with pytest.raises(UsageError, match="No device named 'cadu:0'"):
         check_devices(requested_devices(entries, ()), [PROBE])
@@ -166,7 +166,7 @@ def test_a_suite_names_worlds_too_and_a_mistake_names_its_place() -> None:
 
 
 @pytest.mark.parametrize("world", [2, "cuda:1+cuda:2", "cuda:0+cuda:2", "cpu+cpu"])
-def test_an_entry_holds_the_cases_that_it_plans_and_no_other_world_s(world: int | str) -> None:
+def test_an_entry_contains_only_the_cases_it_plans(world: int | str) -> None:
     worlds: list[int | str] = [2, "cuda:1+cuda:2", "cuda:0+cuda:2", "cpu+cpu", 3]
     entry = select(
         [Suite(description="d", cases=[Entry(workload="all_reduce", world=[world])])], Selection()
