@@ -24,6 +24,7 @@ STEPS = {
     "keras": ("-m", "pytest", "-m", "nightly", KERAS),  # a process has one of Keras's backends
     "mutants": ("-m", "studies.mutants"),
     "model_mutants": ("-m", "studies.model_mutants"),
+    "random_modules": ("-m", "studies.random_modules"),
     "wrong_engines": ("-m", "studies.wrong_engines"),
     "fuzzing": ("-m", "studies.fuzzing", str(FUZZING_S)),
 }
