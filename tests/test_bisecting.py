@@ -19,7 +19,7 @@ from benchbench.launch.project import UserCode
 from benchbench.model.run import Run
 from benchbench.plan.versions import Version, releases, revisions
 from benchbench.running.bisect_plan import pair_deviation
-from benchbench.running.bisecting import Bisection, BisectObserver, EndsOfCase, MadePair
+from benchbench.running.bisecting import Bisection, BisectObserver, EndsOfCase, MeasuredPair
 from benchbench.store import runs
 from tests.factories import a_case, a_record, a_run, some_rounds
 from tests.program import accelbench, environment, git, only, paced_by
@@ -290,14 +290,14 @@ class Stopping(BisectObserver):
     def __init__(self, after: int) -> None:
         self._left = after
 
-    def pair(self, made: MadePair) -> None:
+    def pair(self, made: MeasuredPair) -> None:
         self._left -= 1
         if not self._left:
             raise KeyboardInterrupt
 
 
 @pytest.mark.real
-@pytest.mark.filterwarnings("ignore:code of this folder is executed")
+@pytest.mark.filterwarnings("ignore:code of this project is executed")
 @pytest.mark.parametrize("after", [3, pytest.param(13, marks=pytest.mark.nightly)])
 def test_an_interrupted_bisection_resumes_from_its_pairs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
@@ -317,11 +317,11 @@ def test_an_interrupted_bisection_resumes_from_its_pairs(
     with pytest.raises(UsageError, match="part of a bisection"):
         benchbench.run(resume=interrupted[0].info.id)
     resumed = benchbench.bisect(**options, preset="quick", resume=name)
-    assert resumed.found.span is not None
-    assert (resumed.found.span.first, resumed.found.span.last) == (5, 5)
+    assert resumed.result.span is not None
+    assert (resumed.result.span.first, resumed.result.span.last) == (5, 5)
     assert len(resumed.pairs) == 8 + 3 + 3
     assert all(run.ended for run in runs_in(root))
-    with pytest.raises(UsageError, match="not in this row"):
+    with pytest.raises(UsageError, match="not among these versions"):
         benchbench.bisect(**options | {"rev": "v1..v8"}, preset="quick", resume=name)
     with pytest.raises(UsageError, match="No stored run is of a bisection"):
         benchbench.bisect(**options, preset="quick", resume="01M89B7FBS5HV1KG5HM8JK7JMW")
@@ -329,7 +329,7 @@ def test_an_interrupted_bisection_resumes_from_its_pairs(
 
 @pytest.mark.nightly
 @pytest.mark.real
-@pytest.mark.filterwarnings("ignore:code of this folder is executed")
+@pytest.mark.filterwarnings("ignore:code of this project is executed")
 def test_versions_keep_their_defaults_when_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = repository(tmp_path / "repository", ["0.001"] * 2)
     (root / "bench/stepping.py").write_text(STEPPING.replace("m: int = 16", "m: int = 32"))
@@ -347,8 +347,8 @@ def test_versions_keep_their_defaults_when_resumed(tmp_path: Path, monkeypatch: 
     with pytest.raises(KeyboardInterrupt):
         benchbench.bisect(**options, preset="quick", observer=Stopping(3))
     resumed = benchbench.bisect(**options, preset="quick", resume=runs_in(root)[0].info.tags["bisect"])
-    assert resumed.found.span is not None
-    assert (resumed.found.span.first, resumed.found.span.last) == (2, 2)
+    assert resumed.result.span is not None
+    assert (resumed.result.span.first, resumed.result.span.last) == (2, 2)
     assert len(resumed.pairs) == 8 + 1 + 3
     assert resumed.case.startswith("stepping(m=16,")
     assert resumed.work.startswith("defaults differ: m 16 → 32; ")
@@ -358,9 +358,9 @@ def test_versions_keep_their_defaults_when_resumed(tmp_path: Path, monkeypatch: 
 
 class Collecting(BisectObserver):
     def __init__(self) -> None:
-        self.pairs: list[MadePair] = []
+        self.pairs: list[MeasuredPair] = []
 
-    def pair(self, made: MadePair) -> None:
+    def pair(self, made: MeasuredPair) -> None:
         self.pairs.append(made)
 
 
@@ -386,7 +386,7 @@ def test_a_framework_is_imported_again_for_each_pair(tmp_path: Path, monkeypatch
         most=11,
         observer=observer,
     )
-    assert bisection.found.end is not SearchEnd.UNMEASURED
+    assert bisection.result.end is not SearchEnd.UNMEASURED
     assert len(bisection.pairs) == len(observer.pairs) >= 8
     assert all(pair.change for pair in observer.pairs)
     processes = [record for run in runs_in(tmp_path) for record in run.records]
@@ -431,7 +431,7 @@ def a_bisection(**over: Any) -> Bisection:
         "rules": SearchRules(versions=5),
         "ends": (EndsOfCase(case=a_case().id, changes=(0.05, 0.051), end=SearchEnd.NAMED),),
         "case": a_case().id,
-        "found": SearchResult(end=SearchEnd.NAMED, pairs=5, whole=WHOLE, span=Span(3, 3, 0.99), step=STEP),
+        "result": SearchResult(end=SearchEnd.NAMED, pairs=5, whole=WHOLE, span=Span(3, 3, 0.99), step=STEP),
         "pairs": tuple(pairs),
         "runs": {0: ("A",), 2: ("C",), 3: ("D",), 4: ("E",)},
         "skipped": {},
@@ -472,16 +472,16 @@ ANSWERS: list[tuple[SearchResult, dict[int, str], str, int]] = [
 def test_each_ending_has_an_answer_and_an_exit_code(
     result: SearchResult, skipped: dict[int, str], text: str, code: int
 ) -> None:
-    bisection = a_bisection(found=result, skipped=skipped)
+    bisection = a_bisection(result=result, skipped=skipped)
     assert answer(bisection).startswith(text)
     assert result.exit_code == code
     assert json.loads(rendered(bisection_document(bisection), "json"))["exit_code"] == code
 
 
 def test_a_second_step_other_cases_and_contention_are_reported() -> None:
-    result = replace(a_bisection().found, second=Span(1, 2, 0.96))
+    result = replace(a_bisection().result, second=Span(1, 2, 0.96))
     other_cases = (EndsOfCase(case="other", changes=(0.06, 0.061, 0.06), end=SearchEnd.NAMED),)
-    text = rendered(bisection_document(a_bisection(found=result, ends=other_cases, disturbed=2)))
+    text = rendered(bisection_document(a_bisection(result=result, ends=other_cases, disturbed=2)))
     assert "there is a second, smaller step: one of 2.10, 2.11 (96%)" in text
     assert "other between the ends: differs, too, 1.062×" in text
     assert "other programs ran during 2 of 5 pairs" in text
@@ -490,8 +490,8 @@ def test_a_second_step_other_cases_and_contention_are_reported() -> None:
 def test_the_answer_depends_on_the_metric_and_direction() -> None:
     larger = answer(a_bisection(metric=metric_named("peak_host_bytes")))
     assert "is larger in peak_host_bytes than 2.11: 1.049×" in larger
-    faster = replace(a_bisection().found, step=Estimate(-0.05, -0.06, -0.04))
-    assert "2.12 is faster than 2.11: 0.9512×" in answer(a_bisection(found=faster))
+    faster = replace(a_bisection().result, step=Estimate(-0.05, -0.06, -0.04))
+    assert "2.12 is faster than 2.11: 0.9512×" in answer(a_bisection(result=faster))
 
 
 # Expected effort

@@ -207,7 +207,7 @@ def the_bisection(name: str, _: Path) -> Document:
             rules=SearchRules(versions=3),
             ends=ends,
             case=f"{name}!",
-            found=result,
+            result=result,
             pairs=(VersionPair(version=2, beside=0, change=0.05),),
             runs={0: (name,), 2: (name,)},
             skipped={1: name},

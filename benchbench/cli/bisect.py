@@ -86,4 +86,4 @@ def bisect_(
         with signals(observer.interruption_message):
             bisection = api.bisect(**request, profile=profile, resume=resume or "", observer=observer)
     print_document(bisection_document(bisection, results_option(results)), format)
-    raise typer.Exit(bisection.found.exit_code)
+    raise typer.Exit(bisection.result.exit_code)

@@ -14,7 +14,7 @@ from benchbench.model.profile import Profiled
 from benchbench.model.record import Record
 from benchbench.redaction import process_redaction
 from benchbench.running import observer
-from benchbench.running.bisecting import BisectObserver, MadePair
+from benchbench.running.bisecting import BisectObserver, MeasuredPair
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -58,7 +58,7 @@ class BisectLines(BisectObserver):
         if isinstance(record.outcome, Failure):
             self.note(self._redact(observer.line(record)))
 
-    def pair(self, pair: MadePair) -> None:
+    def pair(self, pair: MeasuredPair) -> None:
         self._pairs += 1
         self.note(pair_line(pair))
 
@@ -72,7 +72,7 @@ class BisectLines(BisectObserver):
         self.note(self._redact(observer.profile_line(profile)))
 
 
-def pair_line(pair: MadePair) -> str:
+def pair_line(pair: MeasuredPair) -> str:
     """`pair 9   2.11 beside 2.9  1.052×  before: 2.10 … 2.12`; pairs of the ends show the case instead."""
     change = "no value" if pair.change is None else f"{significant(pair.change)}×"
     details = f"  {visible(pair.case)}"

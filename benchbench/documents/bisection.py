@@ -29,7 +29,7 @@ def bisection_document(bisection: Bisection, results_option: str = "") -> Docume
         title=f"Bisection {bisection.id}",
         answer=(Cell((answer(bisection),), _tone(bisection)),),
         facts=(
-            f"bisection {bisection.id}: {row}; {count_of(bisection.found.pairs, 'pair')}",
+            f"bisection {bisection.id}: {row}; {count_of(bisection.result.pairs, 'pair')}",
             f"{bisection.case}; {bisection.metric.name}, {bisection.metric.better} is better; {limits}",
         ),
         tables=(table(without_empty(list(_rows(bisection)))),),
@@ -40,7 +40,7 @@ def bisection_document(bisection: Bisection, results_option: str = "") -> Docume
 
 def answer(bisection: Bisection) -> str:
     """Result of the search as one sentence."""
-    result, ends = bisection.found, (bisection.versions[0].label, bisection.versions[-1].label)
+    result, ends = bisection.result, (bisection.versions[0].label, bisection.versions[-1].label)
     whole = _ratio_text(result.whole) if result.whole else ""
     count = count_of(result.pairs, "pair")
     if result.end is SearchEnd.NO_DIFFERENCE:
@@ -64,7 +64,7 @@ def answer(bisection: Bisection) -> str:
 
 
 def _tone(bisection: Bisection) -> Tone:
-    return Tone.WARNING if bisection.found.exit_code else Tone.PLAIN
+    return Tone.WARNING if bisection.result.exit_code else Tone.PLAIN
 
 
 def _version_text(version: Version) -> str:
@@ -121,7 +121,7 @@ def _ratio_to_first(changes: list[float]) -> Content:
 
 def _remark_cell(bisection: Bisection, index: int) -> Content:
     """`the step`, or the reason why the version cannot be measured; None for other versions."""
-    span, end = bisection.found.span, bisection.found.end
+    span, end = bisection.result.span, bisection.result.end
     if index in bisection.skipped:
         return Cell((f"cannot be measured: {bisection.skipped[index]}",), Tone.WARNING)
     if span and end is SearchEnd.NAMED and index == span.last:
@@ -131,12 +131,12 @@ def _remark_cell(bisection: Bisection, index: int) -> Content:
 
 def _is_regression(bisection: Bisection) -> bool:
     """True if the step made the metric worse."""
-    step = bisection.found.step
+    step = bisection.result.step
     return step is not None and (step.mid > 0) == (bisection.metric.better == "lower")
 
 
 def _notes(bisection: Bisection, results_option: str) -> Iterator[str]:
-    result = bisection.found
+    result = bisection.result
     if bisection.work:
         yield bisection.work
     if result.whole and result.span:
@@ -160,7 +160,7 @@ def _notes(bisection: Bisection, results_option: str) -> Iterator[str]:
 
 
 def _data(bisection: Bisection) -> dict[str, Any]:
-    result = bisection.found
+    result = bisection.result
     return {
         "schema": SCHEMA,
         "id": bisection.id,

@@ -1,7 +1,7 @@
-"""A row of versions searched for the one that brought a step: pair after pair of processes, all stored.
+"""Bisection: search a range of versions for the one that caused a step. Pairs of processes are stored.
 
-Each version that is measured has a run of its own, with the tags `bisect` and `version`. The records of one
-pair have its number for their round, in two of these runs.
+Each measured version has a run, with the tags `bisect` and `version`. The records of a pair have the number
+of the pair as their round, in the runs of two versions.
 """
 
 from __future__ import annotations
@@ -74,7 +74,10 @@ from benchbench.timing.policy import with_rounds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BisectOptions:
-    """What is searched for, and how. `resume`: the id of a bisection, whose pairs are gone on from."""
+    """Options of a bisection. `resume`: id of an interrupted bisection, whose pairs count.
+
+    `most`: largest number of pairs. `variant`: of environments that are built.
+    """
 
     versions: Sequence[Version]
     measure: MeasureOptions
@@ -82,15 +85,16 @@ class BisectOptions:
     threshold: float
     confidence: float
     most: int
-    variant: str = ""  # of environments that are built
+    variant: str = ""
     profile: bool = True
     resume: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MadePair:
-    """A pair that was measured. `change`: a ratio, None where a side failed. `span`: where the step was known
-    to be before, by the first and the last version that it may have come with.
+class MeasuredPair:
+    """A measured pair. `change`: ratio of the metric, or None if a side failed.
+
+    `span`: range of the step before this pair, as the first and the last version that may have caused it.
     """
 
     number: int
@@ -102,27 +106,29 @@ class MadePair:
 
 
 class BisectObserver(RunObserver):
-    """Ignores everything: a subclass overrides what it wants to know."""
+    """Ignores all events. Subclasses override what they need."""
 
-    def pair(self, made: MadePair) -> None:
-        """A pair was measured, and is stored."""
+    def pair(self, pair: MeasuredPair) -> None:
+        """A pair was measured and stored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndsOfCase:
-    """A case at both ends: `end` says whether they differ, None where its pairs were used up."""
+    """A case at both ends. `end`: whether they differ; None if the number of pairs was exhausted before."""
 
     case: str
-    changes: tuple[float, ...]  # logarithms, a pair each
+    changes: tuple[float, ...]  # log ratio of each pair
     end: SearchEnd | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bisection:
-    """What came of it. `case` as the good version has it; `runs`: version by number → ids of its runs.
+    """Result of a bisection.
 
-    `skipped`: version by number → why it cannot be measured. `disturbed`: pairs beside which others computed.
-    `work`: what the step's version changed in what is computed.
+    `case`: the searched case, with the good version's defaults. `runs`: ids of each version's runs, by the
+    number of the version. `skipped`: the reason why a version cannot be measured, by its number. `disturbed`:
+    number of pairs during which other programs computed. `work`: changes of the computation in the version
+    that is named.
     """
 
     id: str
@@ -131,7 +137,7 @@ class Bisection:
     rules: SearchRules
     ends: tuple[EndsOfCase, ...]
     case: str
-    found: SearchResult
+    result: SearchResult
     pairs: tuple[VersionPair, ...]
     runs: Mapping[int, tuple[str, ...]]
     skipped: Mapping[int, str]
@@ -141,47 +147,49 @@ class Bisection:
     work: str = ""
 
 
-def bisect_versions(asked: BisectOptions, results: Path, observer: BisectObserver) -> Bisection:
-    """Search the row. Raises UsageError, NothingToMeasure, CannotBuild of an end, CannotWrite."""
-    options = with_project(asked.measure)
+def bisect_versions(bisect_options: BisectOptions, results: Path, observer: BisectObserver) -> Bisection:
+    """Search the versions. Raises UsageError, NothingToMeasure, CannotBuild for an end, CannotWrite."""
+    options = with_project(bisect_options.measure)
     selectors.follow_stored_ids(results)
     pythons = absolute_interpreters(options.pythons)
     with ExitStack() as stack:
-        models = stack.enter_context(described_models(describing(asked.versions, options), observer))
-        terms = request(asked.measure, models)
-        row = _Row(asked, terms, options, pythons, results, observer, stack)
-        known = row.known_targets()
-        tell = stack.enter_context(machine_ready(known, options.wait_s, results, observer))
-        search = _Search(row, observer)
+        models = stack.enter_context(described_models(describing(bisect_options.versions, options), observer))
+        run_request = request(bisect_options.measure, models)
+        versions = _Versions(bisect_options, run_request, options, pythons, results, observer, stack)
+        end_targets = versions.existing_end_targets()
+        note_disturbances = stack.enter_context(machine_ready(end_targets, options.wait_s, results, observer))
+        search = _Search(versions, observer)
         search.open_ends()
-        if tell:
-            tell()
-        return search.searched()
+        if note_disturbances:
+            note_disturbances()
+        return search.run()
 
 
 def describing(versions: Sequence[Version], options: MeasureOptions) -> MeasureOptions:
-    """The options as they say who describes the user's models: the first version that is there."""
+    """The options with the first existing version's target as the backend that describes user models."""
     pythons = absolute_interpreters(options.pythons)
-    there = [each.target for each in versions if each.target and not is_missing(each.target, pythons)]
-    return replace(options, backends=tuple(there[:1]) or options.backends)
+    existing = [
+        version.target for version in versions if version.target and not is_missing(version.target, pythons)
+    ]
+    return replace(options, backends=tuple(existing[:1]) or options.backends)
 
 
 def is_missing(target: str, pythons: Iterable[str]) -> bool:
-    """Whether the environment of a target has still to be built. `pythons`: names with an interpreter."""
+    """True if the environment of a target must be built first. `pythons`: names with an interpreter."""
     label = interpreters.split_name(target)[1]
     return bool(label) and target not in {*pythons, *interpreters.environment_names()}
 
 
 class _Unmeasured(Exception):
-    """A version cannot be measured; the message says why."""
+    """A version cannot be measured; the message has the reason."""
 
 
 class _OtherWork(_Unmeasured):
-    """A version computes what cannot be compared with the good version's work."""
+    """A version's computation cannot be compared with the good version's."""
 
 
 class _OpenVersion:
-    """One version opened: its workers, and its run."""
+    """A version with its workers and its run."""
 
     def __init__(
         self,
@@ -192,27 +200,27 @@ class _OpenVersion:
         cases: Mapping[str, Case],
     ) -> None:
         self.pool, self.info, self.writer = pool, info, writer
-        self.cases = cases  # id of a case of the good version → the same here
+        self.cases = cases  # by the id of the good version's case
         self.records: list[Record] = []
         self.recorder = recorder
         self._is_fresh = True
 
     def start(self, case: Case) -> None:
-        """Fresh workers, as in every round of a run: memory lies otherwise in each process that imports."""
+        """Start new workers, as in every round of a run: memory layout differs from process to process."""
         if not self._is_fresh:
             self.pool.start([self.cases[case.id]])
         self._is_fresh = False
 
     def prefetch_workers(self, case: Case) -> None:
-        """Start these workers beside those of the other side of a pair: both import at once."""
+        """Start the workers in advance, so that both versions of a pair import in parallel."""
         if not self._is_fresh:
             self.pool.prefetch_workers([self.cases[case.id]], 1)
 
     def wait_for_workers(self, case: Case) -> None:
         self.pool.wait_for_workers([self.cases[case.id]])
 
-    def rest(self) -> None:
-        """End the workers: another version is measured now, and needs the memory."""
+    def end_workers(self) -> None:
+        """End the workers to free memory for other versions."""
         if not self._is_fresh:
             self.pool.start([])
 
@@ -223,83 +231,78 @@ class _OpenVersion:
         return stored
 
 
-class _Row:
-    """The versions, each opened when it is needed: its environment is built, or its revision checked out."""
+class _Versions:
+    """The versions of a bisection. Opening one builds its environment or checks out its revision."""
 
     def __init__(
         self,
-        asked: BisectOptions,
-        terms: Request,
-        options: MeasureOptions,
+        options: BisectOptions,
+        run_request: Request,
+        measure_options: MeasureOptions,
         pythons: Mapping[str, str],
         results: Path,
         observer: BisectObserver,
         stack: ExitStack,
     ) -> None:
-        self.asked, self.terms, self.results = asked, terms, results
-        self._options, self._pythons, self._observer, self._stack = options, pythons, observer, stack
+        self.options, self._request, self.results = options, run_request, results
+        self._measure_options, self._pythons = measure_options, pythons
+        self.observer, self._stack = observer, stack
         self._code = user_code()
-        self.seed = random.SystemRandom().randrange(2**32) if terms.seed is None else terms.seed
-        self._sides: dict[int, _OpenVersion] = {}
-        self.id = asked.resume or new_id()
+        seed = run_request.seed
+        self.seed = random.SystemRandom().randrange(2**32) if seed is None else seed
+        self.opened: dict[int, _OpenVersion] = {}  # by number
+        self.id = options.resume or new_id()
         self.plan: Plan | None = None  # of the good version
         self.frameworks: dict[int, str] = {}
         self._works: dict[str, CaseDigest | None] = {}  # of the good version, by case id
 
-    def known_targets(self) -> list[Target]:
-        """The targets of the ends, as far as they need not be built."""
-        chosen = [self.asked.versions[0], self.asked.versions[-1]]
-        named = [each.target for each in chosen if each.target and not is_missing(each.target, self._pythons)]
-        wanted = named or list(self._options.backends)
-        return targets(wanted, self._pythons, sys.executable) if wanted else []
+    def existing_end_targets(self) -> list[Target]:
+        """The targets of both ends whose environments exist."""
+        ends = [self.options.versions[0].target, self.options.versions[-1].target]
+        existing = [name for name in ends if name and not is_missing(name, self._pythons)]
+        names = existing or list(self._measure_options.backends)
+        return targets(names, self._pythons, sys.executable) if names else []
 
-    def tell(self, text: str) -> None:
-        """A line for whoever looks on."""
-        self._observer.note(text)
-
-    @property
-    def sides(self) -> Mapping[int, _OpenVersion]:
-        """Those that are open."""
-        return self._sides
-
-    def side(self, number: int, cases: Sequence[Case] = ()) -> _OpenVersion:
-        """The version, opened for `cases`, for all that are planned where it is the good one.
+    def open(self, number: int, cases: Sequence[Case] = ()) -> _OpenVersion:
+        """The version with this number, opened for `cases`; the good version, for all planned cases.
 
         Raises _Unmeasured.
         """
-        if number not in self._sides:
-            self._sides[number] = self._opened(number, cases)
-        return self._sides[number]
+        if number not in self.opened:
+            self.opened[number] = self._open(number, cases)
+        return self.opened[number]
 
-    def _opened(self, number: int, cases: Sequence[Case]) -> _OpenVersion:
-        version = self.asked.versions[number]
+    def _open(self, number: int, cases: Sequence[Case]) -> _OpenVersion:
+        version = self.options.versions[number]
         code = self._code_of(version)
-        targets = self._targets_of(version)
-        described = (
-            models_of_revision(code, targets, self.terms.settings, self._observer)
+        version_targets = self._targets_of(version)
+        described_code = (
+            models_of_revision(code, version_targets, self._request.settings, self.observer)
             if version.revision
             else nullcontext(code)
         )
-        with described as code:
-            side = Side(targets=targets, settings=self.terms.settings, code=code)
-            heard = self._observer if not self._sides else RunObserver()  # what is wrong is the same for all
-            (pool,) = self._stack.enter_context(open_pools([side], heard))
-            self._observer.stage(f"looking for the devices of {version.label}")
+        with described_code as code:
+            side = Side(targets=version_targets, settings=self._request.settings, code=code)
+            # Warnings are the same for all versions, so they are shown only once.
+            pool_observer = RunObserver() if self.opened else self.observer
+            (pool,) = self._stack.enter_context(open_pools([side], pool_observer))
+            self.observer.stage(f"looking for the devices of {version.label}")
             probes = pool.probe()
             self.frameworks[number] = ", ".join(
-                f"{each.target.name} {each.version}" for each in probes if each.version
+                f"{probe.target.name} {probe.version}" for probe in probes if probe.version
             )
             if self.plan is None:
-                cases = self._planned(version, code, probes)
-            here = self._cases_of(version, code, cases, probes)
-        tags = {**self.terms.tags, BISECT: self.id, VERSION: version.label}
+                cases = self._plan(version, code, probes)
+            version_cases = self._cases_of(version, code, cases, probes)
+        tags = {**self._request.tags, BISECT: self.id, VERSION: version.label}
         tags |= {COMMIT: version.revision} if version.revision else {}
-        own = replace(self.terms, policy=with_rounds(self.terms.policy, 1), seed=self.seed, tags=tags)
-        info = run_head(probes, Plan(tuple(here.values()), ()), own)
-        recorder = Recorder(pool, info, self._observer.stage)
+        policy = with_rounds(self._request.policy, 1)
+        terms = replace(self._request, policy=policy, seed=self.seed, tags=tags)
+        info = run_head(probes, Plan(tuple(version_cases.values()), ()), terms)
+        recorder = Recorder(pool, info, self.observer.stage)
         recorder.prepare(info.plan)
         writer = self._stack.enter_context(runs.create_run(self.results, info))
-        return _OpenVersion(pool, info, writer, recorder, here)
+        return _OpenVersion(pool, info, writer, recorder, version_cases)
 
     def _code_of(self, version: Version) -> UserCode:
         if not version.revision:
@@ -311,68 +314,73 @@ class _Row:
 
     def _targets_of(self, version: Version) -> list[Target]:
         if not version.target:
-            return targets(self._options.backends, self._pythons, sys.executable)
+            return targets(self._measure_options.backends, self._pythons, sys.executable)
         if is_missing(version.target, self._pythons):
             self._build(version.target)
         return targets([version.target], self._pythons, sys.executable)
 
     def _build(self, name: str) -> None:
-        def announce(made: BuildPlan) -> None:
-            self._observer.note(f"building {name}: {size(made.download.remote_bytes)} to download")
+        def announce(build: BuildPlan) -> None:
+            self.observer.note(f"building {name}: {size(build.download.remote_bytes)} to download")
 
+        variant = self.options.variant
         try:
-            asked = build_request(name, (), variant=self.asked.variant or None)
-            found = build_environment(asked, self.asked.variant, self._observer.stage, announce)
+            build = build_request(name, (), variant=variant or None)
+            environment = build_environment(build, variant, self.observer.stage, announce)
         except CannotBuild as error:
             raise _Unmeasured(" ".join((str(error), *error.log))) from error
-        if found.health != "ready":
-            raise _Unmeasured(f"{name} is built, but cannot be used: {found.reason}")
+        if environment.health != "ready":
+            raise _Unmeasured(f"{name} is built, but cannot be used: {environment.reason}")
 
-    def _planned(self, good: Version, code: UserCode, probes: Sequence[Probe]) -> Sequence[Case]:
-        """The cases of the good version, at its own defaults."""
-        check_devices(requested_devices(self.terms.entries, self.terms.selection.devices), probes)
-        chosen = plan(self.terms.entries, self.terms.selection, probes)
+    def _plan(self, good: Version, code: UserCode, probes: Sequence[Probe]) -> Sequence[Case]:
+        """Plan the cases of the good version, with its defaults."""
+        entries, selection = self._request.entries, self._request.selection
+        check_devices(requested_devices(entries, selection.devices), probes)
+        first_plan = plan(entries, selection, probes)
         variant = _variant(good, code, probes)
         pairs = [
-            (case, apply_variant(case, variant, probes, chosen.pinned[case.id])) for case in chosen.cases
+            (case, apply_variant(case, variant, probes, first_plan.pinned[case.id]))
+            for case in first_plan.cases
         ]
-        own = replace(
-            chosen,
+        good_plan = replace(
+            first_plan,
             cases=tuple(case for _, case in pairs),
-            pinned={case.id: chosen.pinned[planned.id] for planned, case in pairs},
+            pinned={case.id: first_plan.pinned[planned.id] for planned, case in pairs},
         )
-        self.plan = without_too_large(own, machine().memory_bytes)
+        self.plan = without_too_large(good_plan, machine().memory_bytes)
         return self.plan.cases
 
     def _cases_of(
         self, version: Version, code: UserCode, cases: Sequence[Case], probes: Sequence[Probe]
     ) -> dict[str, Case]:
-        """The cases as this version has them, those that it can run. Raises _Unmeasured where it has none."""
+        """The cases that this version can run, with its defaults. Raises _Unmeasured if there is none."""
         variant = _variant(version, code, probes)
         pinned = self.plan.pinned if self.plan else {}
-        found: dict[str, Case] = {}
+        version_cases: dict[str, Case] = {}
         reasons: list[str] = []
-        others: list[str] = []
+        mismatch_reasons: list[str] = []
         for case in cases:
-            own = apply_variant(case, variant, probes, pinned.get(case.id))
-            probe = next(each for each in probes if each.target.name == own.target)
-            obstacle = obstacle_of(own, probe, code) or too_large(own, machine().memory_bytes, code)
+            version_case = apply_variant(case, variant, probes, pinned.get(case.id))
+            probe = next(probe for probe in probes if probe.target.name == version_case.target)
+            obstacle = obstacle_of(version_case, probe, code) or too_large(
+                version_case, machine().memory_bytes, code
+            )
             if obstacle:
                 reasons.append(obstacle.reason)
                 continue
-            work = planned_work(own, code)
-            good = self._works.setdefault(case.id, work)
-            if bars := work_mismatches(good, work) if good and work else []:
-                others.append(f"other work: {'; '.join(bars)}")
+            work = planned_work(version_case, code)
+            good_work = self._works.setdefault(case.id, work)
+            if mismatches := work_mismatches(good_work, work) if good_work and work else []:
+                mismatch_reasons.append(f"other work: {'; '.join(mismatches)}")
             else:
-                found[case.id] = own
-        if others and not found:
-            raise _OtherWork(others[0])
-        if not found:
-            faulty = [each.reason for each in probes if each.status != "ready"]
-            left_out = [each.reason for each in self.plan.left_out] if self.plan else []
-            raise _Unmeasured(next(iter([*reasons, *faulty, *left_out]), "it has no such case"))
-        return found
+                version_cases[case.id] = version_case
+        if mismatch_reasons and not version_cases:
+            raise _OtherWork(mismatch_reasons[0])
+        if not version_cases:
+            broken = [probe.reason for probe in probes if probe.status != "ready"]
+            left_out = [case.reason for case in self.plan.left_out] if self.plan else []
+            raise _Unmeasured(next(iter([*reasons, *broken, *left_out]), "it has no such case"))
+        return version_cases
 
 
 def _variant(version: Version, code: UserCode, probes: Sequence[Probe]) -> Variant:
@@ -380,29 +388,32 @@ def _variant(version: Version, code: UserCode, probes: Sequence[Probe]) -> Varia
 
 
 class _Search:
-    """The pairs of one bisection, and what is made of them."""
+    """The pairs of one bisection, and the search that chooses the next one.
 
-    def __init__(self, row: _Row, observer: BisectObserver) -> None:
-        self._row, self._asked, self._observer = row, row.asked, observer
-        self._changes: dict[str, list[VersionPair]] = {}  # by the case's id of the good version
+    Cases are identified by the ids of the good version's cases.
+    """
+
+    def __init__(self, versions: _Versions, observer: BisectObserver) -> None:
+        self._versions, self._options, self._observer = versions, versions.options, observer
+        self._pairs: dict[str, list[VersionPair]] = {}  # by case
         self._skipped: dict[int, str] = {}
-        self._number = 0
-        self._disturbed: dict[str, int] = {}  # by the same: pairs
-        self._measured: dict[tuple[int, str], Record] = {}  # the last record of a version, by the same
-        self._earlier = _earlier_runs(row) if row.asked.resume else []
+        self._number = 0  # of the next pair
+        self._disturbed: dict[str, int] = {}  # number of disturbed pairs by case
+        self._last_records: dict[tuple[int, str], Record] = {}  # by version and case
+        self._earlier = _earlier_runs(versions) if self._options.resume else []
         self._cases: list[Case] = []
-        self.rules = SearchRules(versions=len(self._asked.versions))
+        self.rules = SearchRules(versions=len(self._options.versions))
 
     def open_ends(self) -> None:
-        """Open both ends, since what either cannot run is searched in none between."""
-        last = len(self._asked.versions) - 1
+        """Open both ends and keep the cases that both can run."""
+        last = len(self._options.versions) - 1
         try:
-            good = self._row.side(0)
-            self._cases = list(self._row.plan.cases) if self._row.plan else []
-            bad = self._row.side(last, [case for case in self._cases if case.id in good.cases])
+            good = self._versions.open(0)
+            self._cases = list(self._versions.plan.cases) if self._versions.plan else []
+            bad = self._versions.open(last, [case for case in self._cases if case.id in good.cases])
         except _Unmeasured as error:
-            number = last if 0 in self._row.sides else 0
-            label = self._asked.versions[number].label
+            number = last if 0 in self._versions.opened else 0
+            label = self._options.versions[number].label
             if isinstance(error, _OtherWork):
                 hint = f"Search a range whose versions have equal inputs and outputs, or set sizes: {SIZES}"
                 raise NotComparable(f"{label} cannot be compared: {error}.", hint) from error
@@ -411,66 +422,72 @@ class _Search:
         if not self._cases:
             raise NothingToMeasure("No case can run at both ends.", DEVICES_HINT)
         self.rules = SearchRules(
-            versions=len(self._asked.versions),
-            threshold=self._asked.threshold,
-            confidence=self._asked.confidence,
-            most=self._asked.most,
+            versions=len(self._options.versions),
+            threshold=self._options.threshold,
+            confidence=self._options.confidence,
+            most=self._options.most,
             cases=len(self._cases),
         )
-        self._changes = {case.id: [] for case in self._cases}
+        self._pairs = {case.id: [] for case in self._cases}
         self._read_earlier()
 
-    def searched(self) -> Bisection:
-        """The ends of every case first; then the one with the largest step is searched."""
-        ends = self._measured_ends()
-        differing = [each for each in ends if each.end is SearchEnd.NAMED]
-        sizes = {each.case: abs(estimate(each.changes, 0.95).mid) for each in differing}
-        name = max(sizes, key=lambda each: sizes[each]) if sizes else _most_telling(ends)
-        case = next(each for each in self._cases if each.id == name)
-        pairs = self._changes[case.id]
-        while isinstance(wanted := next_pair_or_result(pairs, self.rules, self._skipped.keys()), NextPair):
-            self._pair(wanted, case)
-        profiled = self._asked.profile and self._profile(wanted, case)
-        for folder, _ in self._earlier:  # nothing is added to them any more
+    def run(self) -> Bisection:
+        """Measure the ends of every case, then search the case with the largest significant difference."""
+        ends = self._measure_ends()
+        steps = {
+            case_ends.case: abs(estimate(case_ends.changes, 0.95).mid)
+            for case_ends in ends
+            if case_ends.end is SearchEnd.NAMED
+        }
+        # Without a difference, the result is that of the case with the most pairs.
+        sizes = steps or {case_ends.case: len(case_ends.changes) for case_ends in ends}
+        case = next(case for case in self._cases if case.id == max(sizes, key=lambda name: sizes[name]))
+        pairs = self._pairs[case.id]
+        while isinstance(step := next_pair_or_result(pairs, self.rules, self._skipped.keys()), NextPair):
+            self._measure_pair(step, case)
+        profiled = self._options.profile and self._profile(step, case)
+        for folder, _ in self._earlier:  # mark the runs as complete
             with RunWriter(folder) as writer:
                 writer.drop_torn()
         return Bisection(
-            id=self._row.id,
-            versions=tuple(self._asked.versions),
-            metric=self._asked.metric,
+            id=self._versions.id,
+            versions=tuple(self._options.versions),
+            metric=self._options.metric,
             rules=self.rules,
             ends=tuple(ends),
             case=case.id,
-            found=wanted,
+            result=step,
             pairs=tuple(pairs),
             runs=self._runs(),
             skipped=self._skipped,
-            frameworks=self._row.frameworks,
+            frameworks=self._versions.frameworks,
             disturbed=self._disturbed.get(case.id, 0),
             profiled=profiled,
-            work=self._work_change(wanted, case),
+            work=self._work_change(step, case),
         )
 
-    def _measured_ends(self) -> list[EndsOfCase]:
-        """Pairs of the ends, of all cases side by side, until each case is told or has used up its pairs."""
+    def _measure_ends(self) -> list[EndsOfCase]:
+        """Measure pairs of the ends, of all cases in turn, until each case is decided or has enough pairs."""
         last, failed = self.rules.last, set[str]()
 
         def changes(case: Case) -> list[float]:
-            return [p.change for p in self._changes[case.id] if (p.version, p.beside) == (last, 0)]
+            pairs = self._pairs[case.id]
+            return [pair.change for pair in pairs if (pair.version, pair.beside) == (last, 0)]
 
         while True:
-            open_ones = [
+            undecided = [
                 case
                 for case in self._cases
                 if case.id not in failed
                 and judge_ends(changes(case), self.rules) is None
-                and len(self._changes[case.id]) < self.rules.most
+                and len(self._pairs[case.id]) < self.rules.most
             ]
-            if not open_ones or (self._skipped.keys() & {0, last}):
+            if not undecided or (self._skipped.keys() & {0, last}):
                 break
-            for case in open_ones:
-                several = len(self._cases) > 1
-                if self._pair(NextPair(last, 0), case, skips=not several) is None and several:
+            for case in undecided:
+                is_only = len(self._cases) == 1
+                change = self._measure_pair(NextPair(last, 0), case, skip_failing=is_only)
+                if change is None and not is_only:
                     failed.add(case.id)
             self._number += 1
         return [
@@ -482,150 +499,154 @@ class _Search:
             for case in self._cases
         ]
 
-    def _pair(self, wanted: NextPair, case: Case, *, skips: bool = True) -> float | None:
-        """Measure a pair and keep it; its change. `skips`: a version that fails is not measured again."""
+    def _measure_pair(self, pair: NextPair, case: Case, *, skip_failing: bool = True) -> float | None:
+        """Measure and store a pair; return its log ratio, or None if a version failed.
+
+        `skip_failing`: do not measure a failing version again.
+        """
         number = self._number
-        is_end = (wanted.version, wanted.beside) == (self.rules.last, 0)
+        is_end = (pair.version, pair.beside) == (self.rules.last, 0)
         self._number += not is_end  # the ends of all cases have one number
-        both = {wanted.beside: "", wanted.version: ""}
+        numbers = (pair.beside, pair.version)
+        order = sorted(numbers, reverse=number % 2 == 1)
         try:
-            sides = {each: self._row.side(each, [case]) for each in both}
+            opened = {version: self._versions.open(version, [case]) for version in numbers}
         except _Unmeasured as error:
-            self._skip(wanted.version if wanted.version not in self._row.sides else wanted.beside, str(error))
+            is_open = pair.version in self._versions.opened
+            self._skip(pair.beside if is_open else pair.version, str(error))
             return None
-        for each, side in self._row.sides.items():
-            if each not in both:
-                side.rest()
-        for side in sides.values():
+        for version, other in self._versions.opened.items():
+            if version not in opened:
+                other.end_workers()
+        for side in opened.values():
             side.prefetch_workers(case)
-        for side in sides.values():
+        for side in opened.values():
             side.wait_for_workers(case)
-        for side in sides.values():
+        for side in opened.values():
             side.start(case)
-        made: dict[int, Record] = {}
-        order = sorted(both, reverse=number % 2 == 1)
-        labels = " and ".join(self._asked.versions[version].label for version in order)
-        self._observer.stage(f"pair {number + 1}: {labels}, {case.id}")
-        competitors = [(sides[version].recorder, sides[version].cases[case.id]) for version in order]
-        for place, record in measure_heat(competitors, number, self._row.seed, self._observer.progress):
+        records: dict[int, Record] = {}
+        labels = [version.label for version in self._options.versions]
+        self._observer.stage(f"pair {number + 1}: {labels[order[0]]} and {labels[order[1]]}, {case.id}")
+        competitors = [(opened[version].recorder, opened[version].cases[case.id]) for version in order]
+        for place, record in measure_heat(competitors, number, self._versions.seed, self._observer.progress):
             version = order[place]
-            made[version] = sides[version].store(record)
-            self._observer.record(made[version], version)
-        change = self._keep(wanted, case, made, skips=skips)
-        versions, known = self._asked.versions, wanted.span
-        told = MadePair(
+            records[version] = opened[version].store(record)
+            self._observer.record(records[version], version)
+        change = self._add_pair(pair, case, records, skip_failing=skip_failing)
+        measured_pair = MeasuredPair(
             number=number,
             case=case.id,
-            version=versions[wanted.version].label,
-            beside=versions[wanted.beside].label,
+            version=labels[pair.version],
+            beside=labels[pair.beside],
             change=None if change is None else math.exp(change),
-            span=(versions[known.first].label, versions[known.last].label) if known else None,
+            span=(labels[pair.span.first], labels[pair.span.last]) if pair.span else None,
         )
-        self._observer.pair(told)
+        self._observer.pair(measured_pair)
         return change
 
-    def _keep(self, wanted: NextPair, case: Case, made: Mapping[int, Record], *, skips: bool) -> float | None:
-        change, reasons = _change(made[wanted.version], made[wanted.beside], self._asked.metric)
-        self._measured |= {(number, case.id): record for number, record in made.items() if change is not None}
-        if skips:
-            for place, reason in zip((wanted.version, wanted.beside), reasons, strict=True):
+    def _add_pair(
+        self, pair: NextPair, case: Case, records: Mapping[int, Record], *, skip_failing: bool
+    ) -> float | None:
+        """Add the pair's log ratio to those of the case and return it; None if a version has no value."""
+        change, reasons = _change(records[pair.version], records[pair.beside], self._options.metric)
+        if skip_failing:
+            for version, reason in zip((pair.version, pair.beside), reasons, strict=True):
                 if reason:
-                    self._skip(place, reason)
+                    self._skip(version, reason)
         if change is not None:
-            self._changes[case.id].append(
-                VersionPair(version=wanted.version, beside=wanted.beside, change=change)
-            )
-            disturbed = any(_is_disturbed(record) for record in made.values())
+            self._last_records |= {(version, case.id): record for version, record in records.items()}
+            self._pairs[case.id].append(VersionPair(version=pair.version, beside=pair.beside, change=change))
+            disturbed = any(_is_disturbed(record) for record in records.values())
             self._disturbed[case.id] = self._disturbed.get(case.id, 0) + disturbed
         return change
 
     def _skip(self, number: int, reason: str) -> None:
         self._skipped[number] = reason
-        self._observer.note(f"{self._asked.versions[number].label} cannot be measured: {reason}")
+        self._observer.note(f"{self._options.versions[number].label} cannot be measured: {reason}")
 
-    def _work_change(self, found: SearchResult, case: Case) -> str:
-        """What changed in the work between the version that is named and its predecessor."""
-        if found.end is not SearchEnd.NAMED or found.span is None:
+    def _work_change(self, result: SearchResult, case: Case) -> str:
+        """Changes of the computation between the named version and its predecessor."""
+        if result.end is not SearchEnd.NAMED or result.span is None:
             return ""
-        both = [self._measured.get((number, case.id)) for number in (found.span.first - 1, found.span.last)]
-        ref, new = (record and work_digest(record) for record in both)
+        numbers = (result.span.first - 1, result.span.last)
+        records = [self._last_records.get((number, case.id)) for number in numbers]
+        ref, new = (record and work_digest(record) for record in records)
         return work_change(ref, new) if ref and new else ""
 
-    def _profile(self, found: SearchResult | NextPair, case: Case) -> bool:
-        """Profile the version that is named and its predecessor; whether both have a profile to compare."""
-        if not isinstance(found, SearchResult) or found.end is not SearchEnd.NAMED or found.span is None:
+    def _profile(self, result: SearchResult, case: Case) -> bool:
+        """Profile the named version and its predecessor. Return True if both have a profile."""
+        if result.end is not SearchEnd.NAMED or result.span is None:
             return False
-        if self._asked.metric.name not in STEADY_METRICS:
+        if self._options.metric.name not in STEADY_METRICS:
             return False
         outcomes = []
-        for number in (found.span.first - 1, found.span.last):
-            side = self._row.side(number, [case])
-            side.start(case)
-            own = [record for record in side.records if record.case.id == side.cases[case.id].id]
-            for profile in store_profiles(side.pool, own, side.writer.folder, self._observer.stage):
+        for number in (result.span.first - 1, result.span.last):
+            version = self._versions.open(number, [case])
+            version.start(case)
+            case_id = version.cases[case.id].id
+            records = [record for record in version.records if record.case.id == case_id]
+            for profile in store_profiles(version.pool, records, version.writer.folder, self._observer.stage):
                 self._observer.profile(profile)
                 outcomes.append(profile.outcome)
-        return len(outcomes) == 2 and not any(isinstance(each, Failure) for each in outcomes)
+        return len(outcomes) == 2 and not any(isinstance(outcome, Failure) for outcome in outcomes)
 
     def _runs(self) -> dict[int, tuple[str, ...]]:
-        found: dict[int, list[str]] = {}
+        """Ids of each version's runs, by the number of the version."""
+        names: dict[int, list[str]] = {}
         for folder, run in self._earlier:
-            found.setdefault(self._place(run), []).append(folder.name)
-        for number, side in self._row.sides.items():
-            found.setdefault(number, []).append(side.info.id)
-        return {number: tuple(names) for number, names in sorted(found.items())}
+            names.setdefault(self._version_number(run), []).append(folder.name)
+        for number, version in self._versions.opened.items():
+            names.setdefault(number, []).append(version.info.id)
+        return {number: tuple(version_names) for number, version_names in sorted(names.items())}
 
-    def _place(self, run: Run) -> int:
-        """The number of the version that a run is of. Raises UsageError where it is none of the row."""
+    def _version_number(self, run: Run) -> int:
+        """The number of a run's version. Raises UsageError if it is not among the versions."""
         label = run.info.tags[VERSION]
-        for number, version in enumerate(self._asked.versions):
+        for number, version in enumerate(self._options.versions):
             if version.label == label:
                 return number
         raise UsageError(
-            f"The bisection {self._row.id} measured {label}, which is not in this row.",
-            "It is resumed by the command that began it, with --resume.",
+            f"The bisection {self._versions.id} measured {label}, which is not among these versions.",
+            "Resume it by the command that began it, with --resume.",
         )
 
     def _read_earlier(self) -> None:
-        """The pairs that were measured before this one went on: two records of one case and number."""
-        made: dict[tuple[int, str], dict[int, Record]] = {}
-        here = machine()
+        """Add the pairs of the resumed bisection: two records of one case and number."""
+        records_by_pair: dict[tuple[int, str], dict[int, Record]] = {}
+        this_machine = machine()
         for folder, run in self._earlier:
-            if not same_hardware(run.info.machine, here):
+            if not same_hardware(run.info.machine, this_machine):
                 raise UsageError(f"The run {folder.name} is of another machine.", "Begin the bisection anew.")
-            place = self._place(run)
+            number = self._version_number(run)
             for record in run.records:
                 for case in self._cases:
-                    if self._is_of(record.case, case, place):
-                        made.setdefault((record.round, case.id), {})[place] = record
+                    if self._is_same_case(record.case, case, number):
+                        records_by_pair.setdefault((record.round, case.id), {})[number] = record
                 self._number = max(self._number, record.round + 1)
-        for (_, name), both in sorted(made.items(), key=lambda each: each[0]):
-            if len(both) == 2:
-                beside, version = sorted(both)
-                case = next(each for each in self._cases if each.id == name)
-                skips = len(self._cases) == 1 or (version, beside) != (self.rules.last, 0)
-                self._keep(NextPair(version, beside), case, both, skips=skips)
-        if made:
-            self._observer.note(f"{count_of(len(made), 'pair')} of this bisection exist already")
+        for (_, name), records in sorted(records_by_pair.items(), key=lambda item: item[0]):
+            if len(records) == 2:
+                beside, version = sorted(records)
+                case = next(case for case in self._cases if case.id == name)
+                skip_failing = len(self._cases) == 1 or (version, beside) != (self.rules.last, 0)
+                self._add_pair(NextPair(version, beside), case, records, skip_failing=skip_failing)
+        if records_by_pair:
+            count = count_of(len(records_by_pair), "pair")
+            self._observer.note(f"{count} of this bisection exist already")
 
-    def _is_of(self, stored: Case, case: Case, number: int) -> bool:
-        """Whether a stored case is the one of the good version, but for the version's own defaults."""
-        target = self._asked.versions[number].target or case.target
-        pinned = self._row.plan.pinned[case.id] if self._row.plan else frozenset()
+    def _is_same_case(self, stored: Case, case: Case, number: int) -> bool:
+        """True if a stored case is the good version's `case`, apart from the defaults of its version."""
+        target = self._options.versions[number].target or case.target
+        pinned = self._versions.plan.pinned[case.id] if self._versions.plan else frozenset()
 
-        def known(of: Case) -> dict[str, Scalar]:
+        def pinned_params(of: Case) -> dict[str, Scalar]:
             return {name: value for name, value in of.params.items() if name in pinned}
 
-        return replace(stored, params=known(stored)).id == replace(case, params=known(case), target=target).id
-
-
-def _most_telling(ends: Sequence[EndsOfCase]) -> str:
-    """The case of which the ends were measured most often: what is said of all is said of it."""
-    return max(ends, key=lambda each: len(each.changes)).case
+        stored = replace(stored, params=pinned_params(stored))
+        return stored.id == replace(case, params=pinned_params(case), target=target).id
 
 
 def _change(version: Record, beside: Record, metric: Metric) -> tuple[float | None, tuple[str, str]]:
-    """log(version / beside) of the metric, and why either has no value, if so."""
+    """log(version / beside) of the metric, and for each record the reason why it has no value, or ""."""
     values: list[float | None] = []
     reasons: list[str] = []
     for record in (version, beside):
@@ -633,21 +654,21 @@ def _change(version: Record, beside: Record, metric: Metric) -> tuple[float | No
             values.append(None)
             reasons.append(f"{record.outcome.status}: {record.outcome.message}")
             continue
-        found = metric.source.process(record.outcome)
-        usable = found.value is not None and 0 < found.value < math.inf
-        values.append(found.value if usable else None)
-        reasons.append("" if usable else f"it has no {metric.name}: {found.reason or found.value}")
+        value = metric.source.process(record.outcome)
+        is_usable = value.value is not None and 0 < value.value < math.inf
+        values.append(value.value if is_usable else None)
+        reasons.append("" if is_usable else f"it has no {metric.name}: {value.reason or value.value}")
     if values[0] is None or values[1] is None:
         return None, (reasons[0], reasons[1])
-    if bars := work_mismatches(work_digest(beside), work_digest(version)):
-        return None, (f"other work: {'; '.join(bars)}", "")
+    if mismatches := work_mismatches(work_digest(beside), work_digest(version)):
+        return None, (f"other work: {'; '.join(mismatches)}", "")
     if metric.name == LATENCY:
-        pair = [
+        processes = [
             timed_process(record.outcome)
             for record in (beside, version)
             if isinstance(record.outcome, Measurement)
         ]
-        return log_ratio(*pair), ("", "")
+        return log_ratio(*processes), ("", "")
     return math.log(values[0]) - math.log(values[1]), ("", "")
 
 
@@ -655,18 +676,18 @@ def _is_disturbed(record: Record) -> bool:
     return isinstance(record.outcome, Measurement) and not doubt(record.outcome).is_undisturbed
 
 
-def _earlier_runs(row: _Row) -> list[tuple[Path, Run]]:
-    """The runs of the bisection that is gone on with. Raises UsageError where there is none."""
-    found = []
-    for name in selectors.run_ids(row.results):
-        folder = row.results / runs.RUNS / name
+def _earlier_runs(versions: _Versions) -> list[tuple[Path, Run]]:
+    """The runs of the resumed bisection. Raises UsageError if there is none."""
+    earlier_runs = []
+    for name in selectors.run_ids(versions.results):
+        folder = versions.results / runs.RUNS / name
         try:
-            if bisect_of(runs.read_head(folder).tags) == row.id:
-                found.append((folder, runs.read_run(folder)))
+            if bisect_of(runs.read_head(folder).tags) == versions.id:
+                earlier_runs.append((folder, runs.read_run(folder)))
         except UnreadableInput as error:
-            row.tell(f"left out: {error}")
-    if not found:
+            versions.observer.note(f"left out: {error}")
+    if not earlier_runs:
         raise UsageError(
-            f"No stored run is of a bisection {row.id!r}.", "accelbench list runs shows the tags."
+            f"No stored run is of a bisection {versions.id!r}.", "accelbench list runs shows the tags."
         )
-    return found
+    return earlier_runs
