@@ -17,6 +17,7 @@ from benchbench.errors import CannotWrite, NotComparable, UnreadableInput, Usage
 from benchbench.gate import acceptance, baselines
 from benchbench.gate.baselines import encode_session, read_session
 from benchbench.gate.checking import HERE
+from benchbench.judging.advice import MAX_SESSIONS
 from benchbench.model.run import Partner
 from benchbench.store import runs
 from tests.factories import (
@@ -81,11 +82,11 @@ def test_sessions_of_one_hour_replace_each_other(tmp_path: Path) -> None:
 
 
 def test_each_machine_has_its_own_limit_of_sessions(tmp_path: Path) -> None:
-    for number in range(baselines.MAX_SESSIONS):
+    for number in range(MAX_SESSIONS):
         baselines.add_session(tmp_path, "main", a_session(number))
     assert baselines.add_session(tmp_path, "main", a_session(20, machine=OTHER)) == []
     assert baselines.add_session(tmp_path, "main", a_session(21, machine=OTHER), replace=True) == ["RUN20"]
-    assert len(session_ids(tmp_path)) == baselines.MAX_SESSIONS + 1
+    assert len(session_ids(tmp_path)) == MAX_SESSIONS + 1
     assert [session.id for session in baselines.require_sessions(tmp_path, "main", OTHER)] == ["RUN21"]
 
 

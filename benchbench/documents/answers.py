@@ -71,7 +71,7 @@ def _candidates(verdict: WorkVerdict) -> str:
     ends = [rival.interval for rival in undecided if rival.interval]
     if len(ends) < len(undecided):
         return f"{names} (too few heats)"
-    ahead = f"{leader} ahead by {_times_text(undecided[0].ratio)}"
+    ahead = f"{leader} ahead by {_times_text(min(rival.ratio for rival in undecided))}"
     if verdict.is_disturbed:
         return f"{names} ({ahead}, {BESIDE_OTHERS})"
     if doubted := _distinct_names(verdict, [rival for rival in undecided if rival.is_doubted]):

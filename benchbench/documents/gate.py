@@ -35,7 +35,8 @@ from benchbench.documents.document import (
 from benchbench.documents.run import CaseVerdict
 from benchbench.documents.short_names import case_cells
 from benchbench.format import count_of, visible
-from benchbench.gate.baselines import MAX_SESSIONS, Acceptance, SessionsByMachine, hardware_text
+from benchbench.gate.baselines import Acceptance, SessionsByMachine, hardware_text
+from benchbench.judging.advice import MAX_SESSIONS
 from benchbench.judging.check import CaseFinding, GateResult, UntestedMedians
 from benchbench.judging.common_change import TOGETHER
 from benchbench.judging.comparison import ALPHA

@@ -18,6 +18,7 @@ from typing import Any
 from benchbench.analyse.digest import CaseDigest, Digest
 from benchbench.errors import CannotWrite, NotComparable, UnreadableInput, UsageError, nearest
 from benchbench.format import count_of
+from benchbench.judging.advice import MAX_SESSIONS
 from benchbench.judging.sessions import days_of
 from benchbench.machine.environment import fingerprint, same_hardware
 from benchbench.model.device import Machine
@@ -26,7 +27,6 @@ from benchbench.store.runs import NAME
 from benchbench.store.selectors import results_option
 
 FOLDER = "baselines"
-MAX_SESSIONS = 10  # sessions of a machine: older ones are of other weather
 
 SessionsByMachine = dict[str, list[Digest]]  # fingerprint of a machine → its sessions, oldest first
 Warn = Callable[[str], None]  # receives a message about a skipped file

@@ -36,7 +36,7 @@ def likely_size(difference: Difference, margin: float, level: float) -> float:
     return low
 
 
-MAX_SESSIONS = 10  # of a machine, as kept in a baseline
+MAX_SESSIONS = 10  # of a machine in a baseline: older ones show other weather
 MAX_ROUNDS = 100
 SPREAD_TOO_LARGE = "sessions differ too much for this threshold: interleave with the baseline's code (--ab)"
 TOO_CLOSE = f"too close to the threshold to be decided in {MAX_ROUNDS} rounds"
