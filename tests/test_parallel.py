@@ -31,7 +31,7 @@ from benchbench.model.record import Record
 from benchbench.model.run import Run
 from benchbench.model.world import World
 from benchbench.plan.devices import division_obstacle, supported_strategies
-from benchbench.running.verification import computed, replicas
+from benchbench.running.verification import computation_name, replicas
 from benchbench.workloads._programs import torch_parallel
 from benchbench.workloads.base import Draw, Training
 from benchbench.workloads.network import batch_statistics, grouped_by_device, micro_batches, part_of_batch
@@ -401,7 +401,7 @@ def test_frameworks_with_separate_batch_statistics_have_their_own_reference() ->
         a_case(workload="resnet50_train", backend=backend, phase=Phase.TRAIN, placement=placement)
         for backend, placement in (("torch", TWO), ("jax", TWO), ("torch", Placement()))
     )
-    assert len({computed(torch), computed(jax), computed(one_device)}) == 3
+    assert len({computation_name(torch), computation_name(jax), computation_name(one_device)}) == 3
 
 
 class TorchContext:

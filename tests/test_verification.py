@@ -15,7 +15,7 @@ from benchbench.model.status import Status
 from benchbench.running.verification import (
     References,
     check_name,
-    computed,
+    computation_name,
     is_hidden,
     reference_jobs,
     verify_job,
@@ -114,7 +114,7 @@ def test_a_case_without_a_reference_is_not_verified(answer: Answer, status: Stat
     case, references = a_network(), References()
     (job,) = reference_jobs([case, replace(case, target="jax", backend="jax")], references, never)
     assert not list(job.done(answer))
-    reference = references[computed(case)]
+    reference = references[computation_name(case)]
     assert isinstance(reference, Failure)
     assert (reference.status, "so it is" in reference.message) == (status, True)
 
@@ -131,7 +131,7 @@ def test_backends_share_one_reference() -> None:
     )
     jobs = list(job.done(Answer({"reference": {"expected": {}}})))
     assert [next_job.case for next_job in jobs] == cases[:2]  # the third computes nothing
-    assert references == {computed(case): {"expected": {}}}
+    assert references == {computation_name(case): {"expected": {}}}
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from benchbench.model.case import Case
 from benchbench.model.device import Probe, Target
 from benchbench.model.measurement import Failure
 from benchbench.model.run import Settings
-from benchbench.running.verification import References, computed, reference_jobs, verify_job
+from benchbench.running.verification import References, computation_name, reference_jobs, verify_job
 
 TOGETHER = (("onnxruntime", "openvino"),)
 Errors = dict[str, float | Failure | None]
@@ -82,10 +82,12 @@ class Verifier:
         pool, probe = self.pool_of(cases[0])
         if probe.status != "ready":
             pytest.skip(probe.reason)
-        references = {computed(case): self.reference(case) for case in cases}
+        references = {computation_name(case): self.reference(case) for case in cases}
         errors: Errors = {}
         export_for(pool, cases)
-        pool.run_jobs([verify_job(case, references[computed(case)], errors) for case in cases], quietly)
+        pool.run_jobs(
+            [verify_job(case, references[computation_name(case)], errors) for case in cases], quietly
+        )
         return errors
 
     def pool_of(self, case: Case) -> tuple[WorkerPool, Probe]:
@@ -97,11 +99,11 @@ class Verifier:
         def compute() -> Message:
             references: References = {}
             self._pools.without_framework.run_jobs(list(reference_jobs([case], references)), quietly)
-            reference = references[computed(case)]
+            reference = references[computation_name(case)]
             assert not isinstance(reference, Failure), reference.message
             return reference
 
-        return self._references.of(computed(case), compute)
+        return self._references.of(computation_name(case), compute)
 
 
 def export_for(pool: WorkerPool, cases: Sequence[Case]) -> None:

@@ -203,7 +203,7 @@ class Recorder:
             if isinstance(failure, Failure):
                 return failure
         self._compiled.add(case.id)
-        allowed = self._precomputed.allowed(case)
+        allowed = self._precomputed.tolerance(case)
         job |= {"reference": self._relaxed(case, reference), "verified": error, "allowed": allowed}
         return {"kind": "measure", **job}
 

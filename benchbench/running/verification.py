@@ -1,7 +1,7 @@
-"""References, verifications and exports, made in parallel before anything is timed.
+"""References, verifications and exports, computed in parallel before anything is timed.
 
-Training is verified at its small size, in the case's dtype and mode. Inference of networks, and of layers as
-deep as a recurrent one, is also verified at the small size in float32 if the case has a narrower dtype, whose
+Training is verified at its small size, in the case's dtype and mode. Networks and deep layers, such as
+recurrent ones, are also verified at the small size in float32 if the case has a narrower dtype, since its
 rounding errors can hide mistakes.
 """
 
@@ -29,9 +29,9 @@ from benchbench.registry import load_class
 from benchbench.store.codec import outcome_of
 from benchbench.workloads.draw import SEED
 
-# Name of a computation (`computed`) → the fields of its worker.verify.Reference, or why there is none.
+# By name of the computation (`computation_name`): fields of a `worker.verify.Reference`, or a failure.
 References = dict[str, Message | Failure]
-Verified = dict[str, float | Failure | None]  # `check_name` → relative error, or the failure
+Verified = dict[str, float | Failure | None]  # by `check_name`: relative error, or a failure
 Announce = Callable[[str], None]
 
 
@@ -45,30 +45,29 @@ class Precomputed:
         self._announce = announce
         self._references: References = {}
         self._verified: Verified = {}
-        self._allowed: dict[str, float] = {}  # `check_name` → largest allowed relative error
-        self._exported: dict[str, Failure | None] = {}  # case id → why its export failed
+        self._tolerances: dict[str, float] = {}  # by `check_name`: largest allowed relative error
+        self._export_failures: dict[str, Failure | None] = {}  # by case id; None after a successful export
 
     def prepare(self, cases: Sequence[Case]) -> None:
         """Compute the missing references, verifications and exports of the cases."""
         unverified = {check_name(case): case for case in cases if check_name(case) not in self._verified}
         training = [case for case in unverified.values() if case.phase is Phase.TRAIN]
         hidden = [case for case in unverified.values() if is_hidden(case)]
-        inference = [
-            case for case in cases if case.phase is not Phase.TRAIN and computed(case) not in self._references
-        ]
-        verify = partial(verify_job, errors=self._verified, allowed=self._allowed)
+        inference = [case for case in cases if case.phase is not Phase.TRAIN]
+        missing = [case for case in inference if computation_name(case) not in self._references]
+        verify = partial(verify_job, errors=self._verified, tolerances=self._tolerances)
         jobs = [
             *reference_jobs(training, self._references, verify, seed=self._seed),
             *reference_jobs(hidden, {}, partial(verify, in_float32=True), small=True),
-            *reference_jobs(inference, self._references, seed=self._seed),
-            *self._export_jobs(case for case in cases if case.id not in self._exported),
+            *reference_jobs(missing, self._references, seed=self._seed),
+            *self._export_jobs(case for case in cases if case.id not in self._export_failures),
         ]
         if jobs:
             self._pool.run_jobs(jobs, self._announce)
 
     def reference(self, case: Case) -> Message | Failure | None:
         """The case's float64 reference, or why there is none; None for a backend that computes nothing."""
-        name = computed(case)
+        name = computation_name(case)
         if name not in self._references:
             jobs = list(reference_jobs([case], self._references, seed=self._seed))
             self._pool.run_jobs(jobs, self._announce)
@@ -78,15 +77,15 @@ class Precomputed:
         """The relative error of the case's earlier verification, or its failure; None if it had none."""
         return self._verified.get(check_name(case))
 
-    def allowed(self, case: Case) -> float | None:
+    def tolerance(self, case: Case) -> float | None:
         """The largest allowed relative error of that verification; None if unknown."""
-        return self._allowed.get(check_name(case))
+        return self._tolerances.get(check_name(case))
 
     def export_failure(self, case: Case) -> Failure | None:
         """Export the case's model unless that is done; return why it failed, or None."""
-        if case.id not in self._exported:
+        if case.id not in self._export_failures:
             self._pool.run_jobs(list(self._export_jobs([case])), self._announce)
-        return self._exported.get(case.id)
+        return self._export_failures.get(case.id)
 
     def _export_jobs(self, cases: Iterable[Case]) -> Iterator[Job]:
         """One job per model. Cases that load the same model export it in turn."""
@@ -101,16 +100,16 @@ class Precomputed:
     def _export_job(self, case: Case, others: Sequence[Case]) -> Job:
         """Export a case's model, which `others` load too. If it fails, the next of them tries."""
 
-        def answered(answer: Answer) -> Iterable[Job]:
+        def handle_answer(answer: Answer) -> Iterable[Job]:
             if answer.reply is not None and "outcome" not in answer.reply:
-                self._exported.update(dict.fromkeys((user.id for user in (case, *others)), None))
+                self._export_failures.update(dict.fromkeys((user.id for user in (case, *others)), None))
                 return ()
             result = decode_outcome(answer, {})
-            self._exported[case.id] = result if isinstance(result, Failure) else None
+            self._export_failures[case.id] = result if isinstance(result, Failure) else None
             return [self._export_job(others[0], others[1:])] if others else ()
 
         label = f"exporting {case.work}"
-        return Job(message={"kind": "export"}, done=answered, case=case, label=label)
+        return Job(message={"kind": "export"}, done=handle_answer, case=case, label=label)
 
 
 def exported_name(case: Case, python: str) -> tuple[str, ...]:
@@ -119,9 +118,9 @@ def exported_name(case: Case, python: str) -> tuple[str, ...]:
     `python`: the interpreter of the case.
     """
     backend = _backend(case)()
-    where = python if backend.shared_cache else f"{case.target}:{case.device}"
-    what = backend.exported_as(case.computes_in, case.mode)
-    return where, case.work, suffix(case.placement, case.environment, case.threads), what
+    owner = python if backend.shared_cache else f"{case.target}:{case.device}"
+    form = backend.exported_as(case.computes_in, case.mode)
+    return owner, case.work, suffix(case.placement, case.environment, case.threads), form
 
 
 def reference_jobs(
@@ -132,7 +131,7 @@ def reference_jobs(
     small: bool = False,
     seed: int = SEED,
 ) -> Iterator[Job]:
-    """One job per computation (`computed`), shared by all backends. Stores the results in `references`.
+    """One job per computation, shared by all backends. Stores the results in `references`.
 
     `then`: creates a further job for each case from its reference. `small`: use the small size, with
     tolerances for float32.
@@ -140,10 +139,10 @@ def reference_jobs(
     groups: dict[str, list[Case]] = {}
     for case in cases:
         if _computes(case):
-            groups.setdefault(computed(case), []).append(case)
+            groups.setdefault(computation_name(case), []).append(case)
     for name, group in groups.items():
 
-        def answered(answer: Answer, name: str = name, group: Sequence[Case] = group) -> Iterator[Job]:
+        def handle_answer(answer: Answer, name: str = name, group: Sequence[Case] = group) -> Iterator[Job]:
             reference = references[name] = _reference_or_failure(answer)
             if then and not isinstance(reference, Failure):
                 for case in group:
@@ -152,39 +151,36 @@ def reference_jobs(
         message = reference_message(group[0], small=small, replicas=replicas(group[0]), seed=seed)
         label = f"float64 reference of {name}{' at a small size' if small else ''}"
         # A user's model is its own reference, so a worker with its framework computes it.
-        yield Job(
-            message=message, done=answered, label=label, case=group[0] if is_user_model(group[0]) else None
-        )
+        model_case = group[0] if is_user_model(group[0]) else None
+        yield Job(message=message, done=handle_answer, label=label, case=model_case)
 
 
 def verify_job(
     case: Case,
     reference: Message,
     errors: Verified,
-    allowed: dict[str, float] | None = None,
+    tolerances: dict[str, float] | None = None,
     *,
     in_float32: bool = False,
 ) -> Job:
     """The job that verifies a case.
 
-    Stores, by `check_name`, the relative error or failure in `errors` and the largest allowed error in
-    `allowed`.
-
-    A check in float32 that the framework does not support is skipped.
+    It stores, by `check_name`, the relative error or failure in `errors`, and the largest allowed error in
+    `tolerances`. A check in float32 that the framework does not support is skipped.
     """
 
-    def answered(answer: Answer) -> Iterable[Job]:
+    def handle_answer(answer: Answer) -> Iterable[Job]:
         result = decode_error(answer)
         unsupported = isinstance(result, Failure) and result.status is Status.UNSUPPORTED
         if not (in_float32 and unsupported):
             errors[check_name(case)] = result
         limit = (answer.reply or {}).get("allowed")
-        if allowed is not None and type(limit) is float and 0 <= limit < math.inf:
-            allowed[check_name(case)] = limit
+        if tolerances is not None and type(limit) is float and 0 <= limit < math.inf:
+            tolerances[check_name(case)] = limit
         return ()
 
     message = {"kind": "verify", "reference": reference, "in_float32": in_float32}
-    return Job(message=message, done=answered, case=case, label="verifying networks at a small size")
+    return Job(message=message, done=handle_answer, case=case, label="verifying networks at a small size")
 
 
 def _reference_or_failure(answer: Answer) -> Message | Failure:
@@ -196,8 +192,8 @@ def _reference_or_failure(answer: Answer) -> Message | Failure:
         return Failure(status=Status.FAILED, message=str(error))
 
 
-def computed(case: Case) -> str:
-    """Name of a case's computation, the same for all backends that must compute the same result."""
+def computation_name(case: Case) -> str:
+    """Name of a case's computation, which is the same for all backends that must get the same result."""
     parts = replicas(case)
     return case.work + suffix(case.placement, {}) + (f" in {parts} replicas" if parts > 1 else "")
 
@@ -268,7 +264,7 @@ def decode_outcome(answer: Answer, stages: dict[str, float]) -> Measurement | Fa
 
 
 def _of_ranks(replies: Sequence[Any], stages: dict[str, float]) -> Measurement:
-    """Combine the measurements of all ranks. A stage's time is that of the slowest rank.
+    """Combine the measurements of all ranks. The slowest rank determines the time of a stage.
 
     A reply has the number of the rank's `host` if a launcher started the rank.
     """
