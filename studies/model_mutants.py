@@ -14,17 +14,18 @@ from typing import Any
 
 from benchbench import registry
 from benchbench.model.case import Dtype
+from tests.deviations import deviation, mutated
 from tests.model_mutants import MODELS, MUTANTS, unchanged
-from tests.test_user_model_reference import deviation, the_model
+from tests.test_user_model_reference import the_model
 
 DTYPES = (Dtype.FLOAT32, Dtype.BFLOAT16)
 
 
 def ratios(name: str, mutate: Callable[[Any], Any], dtype: Dtype) -> tuple[float, float]:
     """Error over allowed: in the case's dtype, and the larger of that and float32's at a small batch."""
-    model = the_model(name)
-    own = deviation(model, mutate, dtype).ratio
-    return own, max(own, deviation(model.tiny(), mutate, Dtype.FLOAT32).ratio)
+    model, small = the_model(name), the_model(name).tiny()
+    ratio = deviation(model, dtype, computed=mutated(model, mutate)).ratio
+    return ratio, max(ratio, deviation(small, computed=mutated(small, mutate)).ratio)
 
 
 def main() -> None:

@@ -151,7 +151,8 @@ def of_torch(name: str, wrong: Wrong, weighted: Any, dtype: Any) -> str:
 
 def of_accelbench(name: str, wrong: Wrong) -> tuple[str, Any]:
     """The share of what is allowed that its error is, and a right module with its weights."""
-    from tests.test_user_model_reference import deviation, the_model
+    from tests.deviations import deviation, mutated
+    from tests.test_user_model_reference import the_model
 
     weighted = []
 
@@ -159,7 +160,7 @@ def of_accelbench(name: str, wrong: Wrong) -> tuple[str, Any]:
         weighted.append(deepcopy(module))
         wrong(module)
 
-    ratio = deviation(the_model(name), changed).ratio
+    ratio = deviation(the_model(name), computed=mutated(the_model(name), changed)).ratio
     return f"{ratio:.2g}, {'ok' if ratio <= 1 else 'wrong_result'}", weighted[0]
 
 

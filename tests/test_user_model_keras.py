@@ -23,12 +23,13 @@ from benchbench.worker.user_models import jax_function, keras_model
 from benchbench.worker.user_models.jax_workload import JaxInference
 from benchbench.worker.user_models.keras_reference import repeat_calls
 from benchbench.worker.user_models.keras_workload import KerasInference
-from benchbench.worker.user_models.reference import model_reference, weight_coverage, with_expected
+from benchbench.worker.user_models.reference import model_reference, weight_coverage
 from benchbench.worker.user_models.side_effects import side_effect
 from benchbench.worker.user_models.source import ModelMistake
 from benchbench.worker.user_models.workload import ModelOperation
-from benchbench.worker.verify import Deviation, output_deviation, output_elements, relative_error
+from benchbench.worker.verify import Deviation, output_deviation, relative_error
 from benchbench.workloads.base import Draw
+from tests.deviations import deviation, verified_reference
 from tests.program import accelbench, rows
 from tests.verifying import sequential_product
 
@@ -67,8 +68,8 @@ def test_the_kind_of_a_saved_model_follows_from_its_name_or_version(tmp_path: Pa
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """References are kept from test to test, as in a run; Keras computes with torch here."""
+def stored_references(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """References are stored from test to test, as in a run; Keras computes with torch here."""
     with pytest.MonkeyPatch.context() as patch:
         backend = os.environ.get("KERAS_BACKEND", "torch")
         if "keras" in sys.modules and sys.modules["keras"].config.backend() != backend:  # once for a process
@@ -108,17 +109,6 @@ def backend_of(workload: ModelOperation) -> type[Backend]:
     return registry.load_class("benchbench.backends", name, Backend)  # type: ignore[type-abstract]
 
 
-def deviation(workload: ModelOperation, dtype: Dtype = Dtype.FLOAT32) -> Deviation:
-    """Deviation of the first mode of the framework from the reference."""
-    backend = backend_of(workload)()
-    session = backend.open("cpu", dtype, backend.modes[0], 1)
-    program = backend.program(session, workload, workload.arrays(Draw(dtype)))
-    output = session.compile(program.step, 0)(*program.inputs)
-    reference = with_expected(workload, dtype, model_reference(workload, dtype))
-    elements = output_elements(workload, program, output, session)
-    return output_deviation(workload, elements, reference.expected, reference.tolerance)
-
-
 def keras_mutants() -> dict[str, Callable[[Any], None]]:
     def epsilon(model: Any) -> None:
         for layer in model.layers:
@@ -143,7 +133,7 @@ def keras_mutants() -> dict[str, Callable[[Any], None]]:
 
 
 @pytest.mark.real
-@pytest.mark.usefixtures("kept")
+@pytest.mark.usefixtures("stored_references")
 def test_a_keras_model_uses_the_inputs_of_a_file_and_its_own_weights(tmp_path: Path) -> None:
     images = np.random.default_rng(0).standard_normal((3, 28, 28, 1)).astype(np.float32)
     np.savez(tmp_path / "given.npz", images)
@@ -158,16 +148,16 @@ def test_a_keras_model_uses_the_inputs_of_a_file_and_its_own_weights(tmp_path: P
         array for name, array in plain.arrays(Draw(Dtype.FLOAT32)).items() if not plain.is_input(name)
     ]
     assert sum(not array.any() for array in weights) > sum(not array.any() for array in weights_drawn)
-    assert deviation(model).ratio < 1
+    assert deviation(model, backend=backend_of(model)).ratio < 1
 
 
 @pytest.mark.real
-@pytest.mark.usefixtures("kept")
+@pytest.mark.usefixtures("stored_references")
 def test_right_keras_engines_pass_and_wrong_ones_are_detected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model, right = digits(), KerasInference.model
-    assert deviation(model).ratio < 0.8
+    assert deviation(model, backend=backend_of(model)).ratio < 0.8
     wrong = {}
     for name, mutate in keras_mutants().items():
 
@@ -178,15 +168,15 @@ def test_right_keras_engines_pass_and_wrong_ones_are_detected(
 
         with monkeypatch.context() as patch:
             patch.setattr(KerasInference, "model", changed)
-            wrong[name] = deviation(model).ratio
+            wrong[name] = deviation(model, backend=backend_of(model)).ratio
     with monkeypatch.context() as patch:
         patch.setattr(keras_model, "call", lambda model, inputs: model(inputs, training=True))
-        wrong["training"] = deviation(model).ratio
+        wrong["training"] = deviation(model, backend=backend_of(model)).ratio
     assert min(wrong.values()) > 2, wrong
 
 
 @pytest.mark.real
-@pytest.mark.usefixtures("kept")
+@pytest.mark.usefixtures("stored_references")
 def test_keras_s_reference_is_float64_and_its_weights_are_seen(tmp_path: Path) -> None:
     """Beside the same network in NumPy, in float64."""
     model = digits()
@@ -199,7 +189,7 @@ def test_keras_s_reference_is_float64_and_its_weights_are_seen(tmp_path: Path) -
 
 
 @pytest.mark.real
-@pytest.mark.usefixtures("kept")
+@pytest.mark.usefixtures("stored_references")
 @pytest.mark.parametrize(
     ("body", "keeps"),
     [
@@ -232,7 +222,7 @@ def model():
 
 
 @pytest.mark.real
-@pytest.mark.usefixtures("kept")
+@pytest.mark.usefixtures("stored_references")
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras's, as torch saves
 def test_a_saved_keras_model_is_verified_with_the_weights_that_it_has(tmp_path: Path) -> None:
     keras = pytest.importorskip("keras")
@@ -245,12 +235,12 @@ def test_a_saved_keras_model_is_verified_with_the_weights_that_it_has(tmp_path: 
     weights = [array for name, array in model.arrays(Draw(Dtype.FLOAT32)).items() if not model.is_input(name)]
     assert np.array_equal(weights[0], first)
     assert any(np.array_equal(weight, last + np.arange(10)) for weight in weights)
-    assert 0 < deviation(model).ratio < 0.8
+    assert 0 < deviation(model, backend=backend_of(model)).ratio < 0.8
     assert keras.config.dtype_policy().name == "float32"
 
 
 @pytest.mark.real
-@pytest.mark.usefixtures("kept")
+@pytest.mark.usefixtures("stored_references")
 def test_a_saved_model_with_a_function_of_python_is_refused(tmp_path: Path) -> None:
     keras = pytest.importorskip("keras")
     layers = [keras.Input((4,)), keras.layers.Lambda(lambda x: 2 * x)]
@@ -260,7 +250,7 @@ def test_a_saved_model_with_a_function_of_python_is_refused(tmp_path: Path) -> N
 
 
 @pytest.mark.real
-@pytest.mark.usefixtures("kept")
+@pytest.mark.usefixtures("stored_references")
 def test_saved_layer_dtypes_are_overridden_by_the_requested_one() -> None:
     keras = pytest.importorskip("keras")
     pytest.importorskip("cloudpickle")
@@ -299,7 +289,7 @@ def test_jax_functions_in_memory_are_measured_with_their_parameters(
 
 
 def own_exact(model: ModelOperation) -> Any:
-    return with_expected(model, Dtype.FLOAT32, model_reference(model, Dtype.FLOAT32)).expected["output"]
+    return verified_reference(model).expected["output"]
 
 
 def forward(x: Any, weights: list[Any]) -> Any:
@@ -323,11 +313,11 @@ def forward(x: Any, weights: list[Any]) -> Any:
 
 @pytest.mark.nightly
 @pytest.mark.real
-@pytest.mark.usefixtures("kept")
+@pytest.mark.usefixtures("stored_references")
 def test_right_jax_engines_pass_and_wrong_ones_are_detected() -> None:
     model = mlp()
     assert model_reference(model, Dtype.FLOAT32).unverified == ""
-    assert deviation(model).ratio < 0.8
+    assert deviation(model, backend=backend_of(model)).ratio < 0.8
     arrays = model.arrays(Draw(Dtype.FLOAT32))
 
     def changed(name: str, change: Callable[[Any], Any]) -> float:
@@ -353,10 +343,10 @@ def test_right_jax_engines_pass_and_wrong_ones_are_detected() -> None:
 
 @pytest.mark.nightly
 @pytest.mark.real
-@pytest.mark.usefixtures("kept")
+@pytest.mark.usefixtures("stored_references")
 def test_sequential_long_sums_of_jax_and_keras_are_tolerated() -> None:
     model = jax_model("jax_wide")
-    assert deviation(model).ratio < 0.8
+    assert deviation(model, backend=backend_of(model)).ratio < 0.8
     arrays = model.arrays(Draw(Dtype.FLOAT32))
     x, weight = arrays["input:"], arrays["weight:weight"]
     sums = {
@@ -370,7 +360,7 @@ def test_sequential_long_sums_of_jax_and_keras_are_tolerated() -> None:
     spec = spec_of("keras_wide")
     pytest.importorskip("keras")
     layer = KerasInference(spec, {**keras_model.load(spec).sizes, "batch": 2})
-    assert deviation(layer).ratio < 0.8
+    assert deviation(layer, backend=backend_of(layer)).ratio < 0.8
     x, weight, bias = layer.arrays(Draw(Dtype.FLOAT32)).values()
     halves = sequential_product(x, weight.astype(np.float16).astype(np.float32)) + bias
     assert deviation_of(layer, {"output": sequential_product(x, weight) + bias}).ratio < 0.8
@@ -379,12 +369,12 @@ def test_sequential_long_sums_of_jax_and_keras_are_tolerated() -> None:
 
 def deviation_of(workload: ModelOperation, elements: Any) -> Deviation:
     """Deviation of these outputs from the reference in float32."""
-    reference = with_expected(workload, Dtype.FLOAT32, model_reference(workload, Dtype.FLOAT32))
+    reference = verified_reference(workload)
     return output_deviation(workload, elements, reference.expected, reference.tolerance)
 
 
 @pytest.mark.real
-@pytest.mark.usefixtures("kept")
+@pytest.mark.usefixtures("stored_references")
 def test_the_jax_reference_ignores_casts_to_narrower_dtypes() -> None:
     """`normalised` asks for float32; beside the same formula in NumPy, in float64."""
     model = mlp()
@@ -395,7 +385,7 @@ def test_the_jax_reference_ignores_casts_to_narrower_dtypes() -> None:
         y = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
         z = weights["scale"] * y @ weight + bias
         x = x + 0.5 * z * (1 + np.tanh(np.sqrt(2 / np.pi) * (z + 0.044715 * z**3)))
-    reference = with_expected(model, Dtype.FLOAT32, model_reference(model, Dtype.FLOAT32))
+    reference = verified_reference(model)
     assert relative_error(np.asarray(reference.expected["hidden"]), x) < 1e-7
 
 
@@ -432,7 +422,7 @@ def test_modules_of_equinox_and_flax_are_functions_of_their_parameters(tmp_path:
     spec = with_kind(parse_spec(f"mine_{library}.py", str(tmp_path)))
     model = JaxInference(spec, jax_function.load(spec).sizes)
     assert (model.graph["parameters"], model.graph["flops"]) == (40, 2 * 2 * 4 * 8)
-    assert 0 < deviation(model).ratio < 0.8
+    assert 0 < deviation(model, backend=backend_of(model)).ratio < 0.8
 
 
 @pytest.mark.real

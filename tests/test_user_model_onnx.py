@@ -16,9 +16,10 @@ from benchbench.worker.user_models.describe import describe_model
 from benchbench.worker.user_models.lookup import model_workload
 from benchbench.worker.user_models.onnx_file import OnnxInference
 from benchbench.worker.user_models.reference import model_reference, with_expected
-from benchbench.worker.verify import Deviation, output_deviation, output_elements
+from benchbench.worker.verify import output_deviation
 from benchbench.workloads._reference.rounding import rounded_at_random
 from benchbench.workloads.base import Draw
+from tests.deviations import deviation
 from tests.program import accelbench, rows
 from tests.verifying import sequential_product
 
@@ -168,16 +169,6 @@ def weight_of(model: Any, name: str) -> Any:
     return array.view(Written)
 
 
-def deviation(backend: Any, model: OnnxInference, computed: OnnxInference) -> Deviation:
-    """Deviation of an engine that computes one file from the float64 reference of another."""
-    session = backend().open("cpu", Dtype.FLOAT32, "graph", 1)
-    program = backend().program(session, computed, computed.arrays(Draw(Dtype.FLOAT32)))
-    outputs = session.compile(program.step, 0)(*program.inputs)
-    reference = with_expected(model, Dtype.FLOAT32, model_reference(model, Dtype.FLOAT32))
-    elements = output_elements(computed, program, outputs, session)
-    return output_deviation(computed, elements, reference.expected, reference.tolerance)
-
-
 @pytest.mark.real
 @pytest.mark.parametrize("backend", [OnnxRuntime, OpenVino])
 def test_right_engines_agree_with_onnx_s_float64_and_wrong_ones_do_not(
@@ -186,10 +177,10 @@ def test_right_engines_agree_with_onnx_s_float64_and_wrong_ones_do_not(
     pytest.importorskip(backend.distributions[0])
     monkeypatch.chdir(tmp_path)
     model = operation(write_model(tmp_path), batch=2, length=6)
-    assert deviation(backend, model, model).ratio < 0.8
+    assert deviation(model, backend=backend).ratio < 0.8
     for wrong in (forgotten_bias, forgotten_row, another_epsilon):
         changed = operation(write_model(tmp_path, wrong, f"{wrong.__name__}.onnx"), batch=2, length=6)
-        assert deviation(backend, model, changed).ratio > 2, wrong
+        assert deviation(model, computed=changed, backend=backend).ratio > 2, wrong
 
 
 @pytest.mark.real
@@ -207,7 +198,7 @@ def test_sequential_long_sums_are_tolerated(
     opsets = [helper.make_opsetid("", 18)]
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "wide.onnx")
     model = operation(tmp_path / "wide.onnx", batch=2)
-    assert deviation(backend, model, model).ratio < 0.8
+    assert deviation(model, backend=backend).ratio < 0.8
     reference = with_expected(model, Dtype.FLOAT32, model_reference(model, Dtype.FLOAT32))
     sums = {"product": sequential_product(model.arrays(Draw(Dtype.FLOAT32))["input:x"], weights)}
     in_sums = output_deviation(model, sums, reference.expected, reference.tolerance)
@@ -243,7 +234,7 @@ def test_a_file_that_narrows_itself_is_right_and_tolerated(
     pytest.importorskip("onnxruntime")
     monkeypatch.chdir(tmp_path)
     mixed = operation(write_model(tmp_path, in_halves), batch=2, length=6)
-    assert deviation(OnnxRuntime, mixed, mixed).ratio < 0.8
+    assert deviation(mixed, backend=OnnxRuntime).ratio < 0.8
     full = operation(write_model(tmp_path, name="full.onnx"), batch=2, length=6)
     assert model_reference(mixed, Dtype.FLOAT32).tolerance["hidden"] > 1e-4
     assert model_reference(full, Dtype.FLOAT32).tolerance["hidden"] < 1e-5
@@ -259,11 +250,11 @@ def test_a_file_in_float16_is_measured_in_it_and_its_mistakes_are_seen_in_float3
     assert model.graph["dtype"] == Dtype.FLOAT16
     assert Dtype.FLOAT16 in model.refuses(Dtype.BFLOAT16)
     assert model_reference(model, Dtype.FLOAT16).tolerance["hidden"] > 1e-4
-    assert deviation(OnnxRuntime, model, model).ratio < 0.8
+    assert deviation(model, backend=OnnxRuntime).ratio < 0.8
     wrong = operation(
         write_model(tmp_path, in_order(of_halves, another_epsilon), "wrong.onnx"), batch=2, length=6
     )
-    assert deviation(OnnxRuntime, model, wrong).ratio > 2
+    assert deviation(model, computed=wrong, backend=OnnxRuntime).ratio > 2
 
 
 def in_order(first: Change, second: Change) -> Change:

@@ -16,19 +16,18 @@ import torch
 from torch import nn
 
 from benchbench import registry
-from benchbench.backends.torch import Torch
 from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.model.user_model import parse_spec
 from benchbench.worker.user_models import torch_module, torch_program
 from benchbench.worker.user_models.describe import describe_model
 from benchbench.worker.user_models.program_file import CouldExecute, check_program, tensors_only
-from benchbench.worker.user_models.reference import model_reference, with_expected
 from benchbench.worker.user_models.torch_reference import outputs, wide_step
 from benchbench.worker.user_models.workload import ModelInference
-from benchbench.worker.verify import output_deviation, output_elements, relative_error
+from benchbench.worker.verify import relative_error
 from benchbench.workloads._reference.torch_rounding import Widening, computed_in
 from benchbench.workloads.base import Draw
+from tests.deviations import deviation, mutated
 from tests.program import accelbench, rows
 
 BATCH, LENGTH = torch.export.Dim("batch", max=64), torch.export.Dim("length", max=8)
@@ -36,8 +35,8 @@ pytestmark = [pytest.mark.real, pytest.mark.filterwarnings("ignore")]
 
 
 @pytest.fixture(autouse=True, scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """References are kept from test to test, as in a run."""
+def stored_references(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """References are stored from test to test, as in a run."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(registry.DRAWN, str(tmp_path_factory.mktemp("drawn")))
         yield
@@ -138,28 +137,11 @@ def half(module: Any) -> None:
         parameter.data.copy_(parameter.half())
 
 
-def deviation(model: ModelInference, mutate: Callable[[Any], None]) -> float:
-    session = Torch().open("cpu", Dtype.FLOAT32, "eager", 1)
-
-    class Mutated(ModelInference):
-        def module(self, *arguments: Any) -> Any:
-            module = super().module(*arguments)
-            mutate(module)
-            return module
-
-    mutated = Mutated(model.spec, model.sizes)
-    program = mutated.build_torch(session, mutated.arrays(Draw(Dtype.FLOAT32)))
-    elements = output_elements(mutated, program, program.step(*program.inputs), session)
-    reference = with_expected(model, Dtype.FLOAT32, model_reference(model, Dtype.FLOAT32))
-    assert not reference.unverified
-    return output_deviation(mutated, elements, reference.expected, reference.tolerance).ratio
-
-
 def test_the_right_program_agrees_and_a_wrong_one_does_not(folder: Path) -> None:
     model = the_model(folder / "words.pt2")
-    assert deviation(model, lambda module: None) < 0.8
+    assert deviation(model).ratio < 0.8
     for wrong in (forgotten_bias, forgotten_row, half):
-        assert deviation(model, wrong) > 2, wrong
+        assert deviation(model, computed=mutated(model, wrong)).ratio > 2, wrong
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """A user's model is verified by its own float64: right engines pass, wrong ones do not."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,13 +24,13 @@ from benchbench.worker.user_models.reference import (
     model_reference,
     model_tolerance,
     weight_coverage,
-    with_expected,
 )
 from benchbench.worker.user_models.torch_reference import wide_step
 from benchbench.worker.user_models.workload import ModelInference
-from benchbench.worker.verify import Deviation, Reference, output_deviation, output_elements, relative_error
+from benchbench.worker.verify import output_deviation, output_elements, relative_error
 from benchbench.workloads._reference.torch_rounding import Rounding, Widening, computed_in
 from benchbench.workloads.base import Draw
+from tests.deviations import deviation, mutated, verified_reference
 from tests.model_mutants import ALL, MODELS, MUTANTS
 from tests.verifying import sequential_product
 
@@ -39,8 +39,8 @@ pytestmark = [pytest.mark.real]
 
 
 @pytest.fixture(autouse=True, scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """References are kept from test to test, as in a run."""
+def stored_references(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """References are stored from test to test, as in a run."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(registry.DRAWN, str(tmp_path_factory.mktemp("drawn")))
         yield
@@ -51,35 +51,13 @@ def the_model(name: str, **sizes: Any) -> ModelInference:
     return ModelInference(spec, {**torch_module.load(spec).sizes, **sizes})
 
 
-def the_reference(model: ModelInference, dtype: Dtype = Dtype.FLOAT32) -> Reference:
-    return with_expected(model, dtype, model_reference(model, dtype))
-
-
-def deviation(
-    model: ModelInference, mutate: Callable[[Any], Any] = lambda module: module, dtype: Dtype = Dtype.FLOAT32
-) -> Deviation:
-    """Deviation of torch's eager mode from the reference, with the module changed after it got its
-    weights.
-    """
-    session = Torch().open("cpu", dtype, "eager", torch.get_num_threads())
-
-    class Mutated(ModelInference):
-        def module(self, *arguments: Any) -> Any:
-            module = super().module(*arguments)
-            return mutate(module) or module
-
-    mutated = Mutated(model.spec, model.sizes)
-    program = mutated.build_torch(session, mutated.arrays(Draw(dtype)))
-    output, reference = program.step(*program.inputs), the_reference(model, dtype)
-    elements = output_elements(mutated, program, output, session)
-    return output_deviation(mutated, elements, reference.expected, reference.tolerance)
-
-
 @pytest.mark.nightly
 def test_right_engines_pass_and_wrong_ones_are_detected() -> None:
     right = {name: deviation(the_model(name)).ratio for name in MODELS}
     wrong = {
-        f"{name}: {getattr(mutate, '__name__', mutate)}": deviation(the_model(name), mutate).ratio
+        f"{name}: {getattr(mutate, '__name__', mutate)}": deviation(
+            the_model(name), computed=mutated(the_model(name), mutate)
+        ).ratio
         for name, mutants in MUTANTS.items()
         for mutate in mutants
     }
@@ -102,9 +80,9 @@ def added_in_turn(module: Any) -> Any:
 
 def test_sequential_long_sums_are_tolerated() -> None:
     wide = the_model("wide")
-    assert deviation(wide, added_in_turn).ratio < 0.8
+    assert deviation(wide, computed=mutated(wide, added_in_turn)).ratio < 0.8
     assert deviation(wide).ratio < 0.8
-    assert min(deviation(wide, mutant).ratio for mutant in ALL) > 2
+    assert min(deviation(wide, computed=mutated(wide, mutant)).ratio for mutant in ALL) > 2
 
 
 def test_channels_last_computes_the_same_of_images_and_is_refused_without() -> None:
@@ -118,7 +96,7 @@ def test_channels_last_computes_the_same_of_images_and_is_refused_without() -> N
         program = model.build_torch(session, arrays)
         assert program.inputs[0].is_contiguous(memory_format=torch.channels_last)
         assert program.layout == "NHWC"
-        output, reference = program.step(*program.inputs), the_reference(model)
+        output, reference = program.step(*program.inputs), verified_reference(model)
         elements = output_elements(model, program, output, session)
         assert output_deviation(model, elements, reference.expected, reference.tolerance).ratio < 0.8
 
@@ -138,7 +116,7 @@ def test_the_reference_is_float64_despite_casts_in_the_model() -> None:
 
     model = the_model("narrowing")
     arrays = model.arrays(Draw(Dtype.FLOAT32))
-    exact = the_reference(model).expected["output"]
+    exact = verified_reference(model).expected["output"]
     with mpmath.workdps(50):
         values = {name: mpmath.matrix(np.atleast_2d(array).tolist()) for name, array in arrays.items()}
         rows = [twin(values, row) for row in range(2)]
@@ -208,7 +186,7 @@ def test_a_wrong_epsilon_is_detected_with_weights_as_they_are() -> None:
     with_random_weights = the_model("convolutions")
     model = replace(with_random_weights, spec=replace(with_random_weights.spec, as_they_are=True))
     ratio = {
-        convolution.__name__: deviation(model, convolution).ratio
+        convolution.__name__: deviation(model, computed=mutated(model, convolution)).ratio
         for convolution in MUTANTS["convolutions"][:2]
     }
     assert ratio.pop("a_bias_forgotten") == deviation(model).ratio < 0.8

@@ -9,14 +9,12 @@ import pytest
 pytest.importorskip("torch")
 
 from benchbench import registry
-from benchbench.backends.torch import Torch
 from benchbench.model.case import Dtype
 from benchbench.model.user_model import parse_spec
 from benchbench.worker.user_models import torch_module
-from benchbench.worker.user_models.reference import model_reference, with_expected
+from benchbench.worker.user_models.reference import model_reference
 from benchbench.worker.user_models.workload import ModelInference
-from benchbench.worker.verify import Deviation, output_deviation, output_elements
-from benchbench.workloads.base import Draw
+from tests.deviations import deviation
 
 pytestmark = [pytest.mark.real]
 Write = Callable[..., ModelInference]
@@ -60,22 +58,6 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
         del sys.modules[name]
 
 
-def deviation_in_eager(workload: ModelInference, dtype: Dtype, *, other_inputs: bool = False) -> Deviation:
-    """The deviation of torch's eager mode from the reference, for the first or the other inputs."""
-    reference = with_expected(workload, dtype, model_reference(workload, dtype))
-    assert not reference.unverified
-    session = Torch().open("cpu", dtype, "eager", 1)
-    arrays = workload.arrays(Draw(dtype, renewed=workload.is_input) if other_inputs else Draw(dtype))
-    program = workload.build_torch(session, arrays)
-    elements = output_elements(workload, program, program.step(*program.inputs), session)
-    expected, tolerance = (
-        (reference.others, reference.tolerance_of_others)
-        if other_inputs
-        else (reference.expected, reference.tolerance)
-    )
-    return output_deviation(workload, elements, expected, tolerance)
-
-
 @pytest.mark.parametrize("other_inputs", [False, True])
 @pytest.mark.parametrize(
     ("body", "options", "dtype"),
@@ -111,7 +93,7 @@ def deviation_in_eager(workload: ModelInference, dtype: Dtype, *, other_inputs: 
 def test_a_right_model_is_verified(
     model: Write, body: str, options: dict[str, str | int], dtype: Dtype, other_inputs: bool
 ) -> None:
-    assert deviation_in_eager(model(body, **options), dtype, other_inputs=other_inputs).ratio < 1
+    assert deviation(model(body, **options), dtype, other_inputs=other_inputs).ratio < 1
 
 
 @pytest.mark.parametrize(
@@ -137,7 +119,7 @@ def test_a_right_model_is_verified(
     ],
 )
 def test_a_mistake_in_bfloat16_alone_is_found(model: Write, body: str, options: dict[str, str]) -> None:
-    assert deviation_in_eager(model(body, **options), Dtype.BFLOAT16).ratio > 1
+    assert deviation(model(body, **options), Dtype.BFLOAT16).ratio > 1
 
 
 def test_mixed_precision_widens_the_tolerance_of_its_own_part_only(model: Write) -> None:

@@ -38,8 +38,8 @@ pytestmark = [pytest.mark.real]
 
 
 @pytest.fixture(autouse=True, scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """References are kept from test to test, as in a run."""
+def stored_references(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """References are stored from test to test, as in a run."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:

@@ -13,15 +13,14 @@ pytest.importorskip("torch")
 
 from benchbench import registry
 from benchbench.backends.base import Backend
-from benchbench.backends.torch import Torch
 from benchbench.model.case import Dtype
 from benchbench.model.note import NoteKind
 from benchbench.model.user_model import parse_spec
 from benchbench.worker.user_models import torch_module
-from benchbench.worker.user_models.reference import model_reference, with_expected
+from benchbench.worker.user_models.reference import model_reference
 from benchbench.worker.user_models.workload import ModelInference
-from benchbench.worker.verify import Deviation, output_deviation, output_elements
 from benchbench.workloads.base import Draw
+from tests.deviations import deviation
 from tests.program import accelbench, rows
 
 pytestmark = [pytest.mark.real]
@@ -55,16 +54,6 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
     torch_module.load.cache_clear()
     for name in [name for name in sys.modules if name.startswith("accelbench_own_verdict")]:
         del sys.modules[name]
-
-
-def deviation(model: ModelInference, dtype: Dtype = Dtype.FLOAT32) -> Deviation:
-    """Deviation of torch's eager mode from the reference of the model."""
-    reference = with_expected(model, dtype, model_reference(model, dtype))
-    assert not reference.unverified
-    session = Torch().open("cpu", dtype, "eager", 1)
-    program = model.build_torch(session, model.arrays(Draw(dtype)))
-    elements = output_elements(model, program, program.step(*program.inputs), session)
-    return output_deviation(model, elements, reference.expected, reference.tolerance)
 
 
 def test_a_scalar_output_is_compared_with_a_scalar(model: Write) -> None:
