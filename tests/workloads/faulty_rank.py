@@ -1,4 +1,4 @@
-"""What the second of two ranks can do wrong; `fault` says which."""
+"""A collective whose second rank has a fault, chosen by `fault`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class FaultyRank(Collective):
     n: int = 8
     fault: str = "none"
 
-    summary = "each rank keeps its array, but for what the second one does wrong"
+    summary = "each rank keeps its array; the second rank has a fault"
 
     def reference(self, arrays: Arrays, index: NDArray[np.int64]) -> NDArray[np.float64]:
         return np.asarray(self.stacked(arrays)[index[:, 0], index[:, 1]], np.float64)
@@ -44,7 +44,7 @@ class FaultyRank(Collective):
                 lines = context.world.gather.__self__._lines  # type: ignore[attr-defined]
                 lines.write(b"no message\n")
                 lines.flush()
-            context.world.gather(None)  # what a collective does: it waits for the others
+            context.world.gather(None)  # waits for the others, as a collective does
             return x + 1 if fault == "wrong" else x
 
         return Program(step, (context.put(self.own(arrays)),))

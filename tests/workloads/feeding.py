@@ -1,4 +1,4 @@
-"""A product whose operands come from an input pipeline that takes so many times the product's time."""
+"""A product with an input pipeline that takes `times` as long as the product."""
 
 from __future__ import annotations
 

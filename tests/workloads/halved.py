@@ -1,21 +1,13 @@
 """A build that skips half the work."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 from benchbench.workloads.honest import Honest
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
-
-@dataclass(frozen=True)
 class Halved(Honest):
     summary = "A build that skips half the work"
 
-    def compute(self, a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float32]:
+    def compute(self, a: Any, b: Any) -> Any:
         half = self.size // 2
         return a[:, :half] @ b[:half]

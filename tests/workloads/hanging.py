@@ -1,26 +1,20 @@
 """A step that never returns and does not mind SIGTERM."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 from benchbench.workloads.honest import Honest
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
 class Hanging(Honest):
-    stops: bool = False  # by a signal
+    stops: bool = False  # stop the process by a signal
     summary = "A step that never returns and does not mind SIGTERM"
 
-    def compute(self, a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float32]:
+    def compute(self, a: Any, b: Any) -> Any:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if self.stops:
             os.kill(os.getpid(), signal.SIGSTOP)

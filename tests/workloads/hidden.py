@@ -1,4 +1,4 @@
-"""Six dense layers that NumPy computes; and the same with a mistake that rounding to bfloat16 hides."""
+"""Six dense layers in NumPy, and a variant with a mistake that rounding to bfloat16 hides."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Hidden(Operation):
 
     def cost(self, dtype: Dtype) -> Cost:
         flops = 2 * DEPTH * self.batch * self.width**2
-        moved = DEPTH * (2 * self.batch * self.width + self.width**2) * dtype.itemsize
-        return Cost(flops=flops, bytes=moved, items=self.batch, item="row")
+        values = DEPTH * (2 * self.batch * self.width + self.width**2) * dtype.itemsize
+        return Cost(flops=flops, bytes=values, items=self.batch, item="row")
 
     def tiny(self) -> Hidden:
         return replace(self, batch=8)
@@ -76,7 +76,7 @@ class Hidden(Operation):
 
 @dataclass(frozen=True)
 class HiddenMistake(Hidden):
-    summary = "the same, but that the first bias is subtracted"
+    summary = "six dense layers whose first bias is subtracted"
 
     def bias(self, arrays: Arrays, at: int) -> Any:
         return -arrays["bias0"] if at == 0 else super().bias(arrays, at)

@@ -1,4 +1,4 @@
-"""A product that NumPy computes, so that the fake backend has something to verify."""
+"""A product computed by NumPy, so that the fake backend has a result to verify."""
 
 from __future__ import annotations
 

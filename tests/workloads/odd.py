@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from benchbench.workloads.honest import Honest
 
 
-@dataclass(frozen=True)
 class OddDict(Honest):
     summary = "A step that returns a dict"
 
@@ -16,7 +14,6 @@ class OddDict(Honest):
         return {"product": a @ b}
 
 
-@dataclass(frozen=True)
 class OddTuple(Honest):
     summary = "A step that returns a tuple"
 
@@ -24,7 +21,6 @@ class OddTuple(Honest):
         return a @ b, b
 
 
-@dataclass(frozen=True)
 class OddNothing(Honest):
     summary = "A step that returns nothing"
 

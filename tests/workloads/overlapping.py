@@ -1,4 +1,4 @@
-"""A product beside a copy of which so many per cent are hidden, in virtual time."""
+"""A product that hides `hidden` per cent of a copy, in virtual time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COPY_S, PRODUCT_S = 0.25e-3, 1e-3
 class Overlapping(Honest):
     hidden: int = 50
 
-    summary = "A product beside a copy of which so many per cent are hidden"
+    summary = "A product that hides a share of a copy"
     may_be_zero = frozenset({"hidden"})
 
     def build_fake(self, context: DeviceContext, arrays: Arrays) -> Program:

@@ -1,10 +1,9 @@
-"""A product that lasts as many virtual seconds as a file says: how tests make code slower."""
+"""A product whose virtual duration is read from a file, so that tests can make it slower."""
 
 from __future__ import annotations
 
 import os
 import random
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,24 +15,23 @@ if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays, DeviceContext
 
 
-@dataclass(frozen=True)
 class Paced(Honest):
-    summary = "A product that lasts as many virtual seconds as a file says"
+    summary = "A product whose virtual duration is read from a file"
 
     def build_fake(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """The file says seconds, and the relative noise between processes."""
+        # Seconds, and the relative noise between processes.
         seconds, noise = map(float, pace_file().read_text().split())
-        lasting = seconds * (1 + noise * random.uniform(-1, 1))
+        duration_s = seconds * (1 + noise * random.uniform(-1, 1))
 
         def step(a: Any, b: Any) -> Any:
-            context.spend(lasting)
+            context.spend(duration_s)
             return a @ b
 
         return Program(step, (context.put(arrays["a"]), context.put(arrays["b"])))
 
 
 def pace_file() -> Path:
-    """What a starter of the interpreter names, else `pace` beside the workloads: little else is inherited."""
-    if named := os.environ.get("ACCELBENCH_TEST_PACE"):
-        return Path(named)
+    """The file named by a wrapper of the interpreter, or `pace` in a folder of workloads."""
+    if name := os.environ.get("ACCELBENCH_TEST_PACE"):
+        return Path(name)
     return next(path for folder in registry.extra_folders() if (path := Path(folder) / "pace").exists())

@@ -1,4 +1,4 @@
-"""A product whose batch costs little more until the device is full, and which fits only up to a size."""
+"""A product whose time hardly grows with the batch until the device is full."""
 
 from __future__ import annotations
 
@@ -17,21 +17,18 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Saturating(Honest):
     batch: int = 4
-    full: int = 32  # the batch from which on twice as many items take twice as long
+    full: int = 32  # larger batches take proportionally longer
     most: int = 1024  # the largest batch that fits
 
-    summary = "A product whose batch costs little more until the device is full"
+    summary = "A product whose time hardly grows until the device is full"
 
     def cost(self, dtype: Dtype) -> Cost:
-        """An item is one of the batch."""
         return replace(super().cost(dtype), items=self.batch, item="sample")
 
     def tiny(self) -> Self:
-        """The same."""
         return self
 
     def build_fake(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """A millisecond, and one more for each further `full` of the batch."""
 
         def step(a: Any, b: Any) -> Any:
             if self.batch > self.most:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from benchbench.workloads.base import Program
@@ -13,7 +12,6 @@ if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays, DeviceContext
 
 
-@dataclass(frozen=True)
 class Surrounded(Honest):
     summary = "A step whose virtual time is a variable of its process's environment"
 

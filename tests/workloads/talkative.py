@@ -1,22 +1,14 @@
-"""A step that prints what looks like an answer."""
-
-from __future__ import annotations
+"""A step that prints a fake answer."""
 
 import json
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 from benchbench.workloads.honest import Honest
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
-
-@dataclass(frozen=True)
 class Talkative(Honest):
-    summary = "A step that prints what looks like an answer"
+    summary = "A step that prints a fake answer"
 
-    def compute(self, a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float32]:
+    def compute(self, a: Any, b: Any) -> Any:
         print(json.dumps({"exit": 0, "reply": {}}), flush=True)
         return a @ b

@@ -1,4 +1,4 @@
-"""Three operators, of which one can be made `heavy` times as heavy without changing the result."""
+"""Three operators; `slow` is executed `heavy` times without changing the result."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ class Uneven(Operation):
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
         def step(a: Any, b: Any) -> Any:
             for _ in self.times("product"):
-                found = a @ b
+                product = a @ b
             for _ in self.times("clamp"):
-                clamped = found.clamp(-1, 1)
+                clamped = product.clamp(-1, 1)
             for _ in self.times("abs"):
                 output = clamped.abs()
             return output

@@ -1,4 +1,4 @@
-"""A workload under which the profiler fails, as `how` says."""
+"""A workload whose profiler fails in the way `how`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Unprofilable(Honest):
     how: str = "raise"
 
-    summary = "A workload under which the profiler fails"
+    summary = "A workload whose profiler fails"
 
     def build_fake(self, context: DeviceContext, arrays: Arrays) -> Program:
         def profile(*arguments: Any) -> Any:

@@ -1,8 +1,7 @@
-"""Products whose first output does not show what is wrong, or that compute in less than is asked."""
+"""Wrong products: constant outputs, ignored inputs, or a lower precision."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from benchbench.workloads.base import Program
@@ -12,25 +11,23 @@ if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays, DeviceContext
 
 
-@dataclass(frozen=True)
 class WrongOutput(Gemm):
-    """Computes once, and returns that ever after."""
+    """Computes once and returns that output from then on."""
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
         program = super().build_torch(context, arrays)
-        kept: list[Any] = []
+        outputs: list[Any] = []
 
         def step(*inputs: Any) -> Any:
-            if not kept:
-                kept.append(program.step(*inputs))
-            return kept[0]
+            if not outputs:
+                outputs.append(program.step(*inputs))
+            return outputs[0]
 
         return Program(step, program.inputs)
 
 
-@dataclass(frozen=True)
 class WrongInput(Gemm):
-    """Computes each time, with the inputs that it was built with."""
+    """Computes with the inputs of its construction."""
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
         program = super().build_torch(context, arrays)
@@ -38,9 +35,8 @@ class WrongInput(Gemm):
         return Program(lambda *_: program.step(*first), program.inputs)
 
 
-@dataclass(frozen=True)
 class WrongPrecision(Gemm):
-    """Multiplies in bfloat16, whatever is asked for."""
+    """Multiplies in bfloat16 in every dtype."""
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
         import torch
