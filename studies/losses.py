@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from benchbench import registry
-from benchbench.backends.base import Backend
+from benchbench.backends.base import backend_class
 from benchbench.model.case import Dtype
 from benchbench.model.device import Probe, Target
 from benchbench.workloads.base import Draw, Training, Workload
@@ -71,7 +71,7 @@ class Frameworks:
 
 def traced(target: Target, name: str, dtype: Dtype) -> Any:
     """The case of that training."""
-    backend = registry.load_class("benchbench.backends", target.backend, Backend)  # type: ignore[type-abstract]
+    backend = backend_class(target.backend)
     work = network(name)
     return a_case(
         workload=name, params=work.params, dtype=dtype, mode=backend.modes[0], phase=work.phase,

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from benchbench import registry
-from benchbench.backends.base import Backend, HostTimer, PrecisionMismatch
+from benchbench.backends.base import Backend, HostTimer, PrecisionMismatch, backend_class
 from benchbench.backends.fake import Fake
 from benchbench.backends.jax import Jax
 from benchbench.backends.onnxruntime import OnnxRuntime, _not_measured
@@ -571,7 +570,7 @@ def test_only_frozen_weights_are_constants_of_the_program(mode: str, monkeypatch
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 def test_a_step_is_compiled_once(framework: str, mode: str, name: str, dtype: Dtype) -> None:
     pytest.importorskip(framework)
-    backend = registry.load_class("benchbench.backends", framework, Backend)()  # type: ignore[type-abstract]
+    backend = backend_class(framework)()
     session = backend.open("cpu", dtype, mode, 2)
     with build(backend, session, tiny(name), dtype) as runner:
         before = session.compilations() or 0

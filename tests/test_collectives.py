@@ -15,7 +15,7 @@ from inline_snapshot import snapshot
 import benchbench
 from benchbench import registry
 from benchbench.analyse.rows import rows
-from benchbench.backends.base import Backend
+from benchbench.backends.base import backend_class
 from benchbench.documents.devices import link_tables
 from benchbench.documents.document import Document
 from benchbench.errors import UsageError
@@ -39,10 +39,7 @@ from tests.brief import time_briefly
 from tests.factories import a_case, a_measurement, a_record, a_run
 from tests.tiny import COLLECTIVES, EVERY
 
-BACKENDS = {
-    name: registry.load_class("benchbench.backends", name, Backend)  # type: ignore[type-abstract]
-    for name in registry.entry_names("benchbench.backends")
-}
+BACKENDS = {name: backend_class(name) for name in registry.entry_names("benchbench.backends")}
 SPREAD = [name for name, kind in BACKENDS.items() if kind.spread is not Spread.NONE and not kind.virtual]
 WORLDS = [2, 3]
 # Frameworks that other tests imported in this process warn of forks; these ranks use none.

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from benchbench import registry
-from benchbench.backends.base import Backend, HostTimer, Session
+from benchbench.backends.base import Backend, HostTimer, Session, backend_class
 from benchbench.errors import Unsupported, UsageError
 from benchbench.model.case import Dtype
 from benchbench.model.device import DeviceClass
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.filterwarnings(
 def backend(name: str) -> Backend:
     if name not in INSTALLED:
         pytest.skip(f"{name} is not installed")
-    loaded = registry.load_class("benchbench.backends", name, Backend)()  # type: ignore[type-abstract]
+    loaded = backend_class(name)()
     loaded.load()
     return loaded
 

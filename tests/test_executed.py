@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from benchbench.backends.base import Backend
+from benchbench.backends.base import Backend, backend_class
 from benchbench.model.case import Case, Dtype
-from benchbench.registry import load_class
 from benchbench.worker.case import unused_work_note
 from benchbench.workloads.operations.attention import Attention, AttentionBackward
 from tests.factories import a_case
@@ -22,7 +21,7 @@ EXECUTE_UNUSED = (
 
 
 def backend(name: str) -> Backend:
-    return load_class("benchbench.backends", name, Backend)()  # type: ignore[type-abstract]
+    return backend_class(name)()
 
 
 def notes_of(name: str, target: str, mode: str) -> list[str]:

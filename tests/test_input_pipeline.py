@@ -19,8 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from benchbench import registry
-from benchbench.backends.base import Backend
+from benchbench.backends.base import Backend, backend_class
 from benchbench.errors import UnreadableInput, Unsupported, UsageError
 from benchbench.launch.project import user_data
 from benchbench.machine.kernel import cpu_seconds
@@ -363,7 +362,7 @@ def backend_of(framework: str) -> Backend:
     pytest.importorskip(framework)
     if framework == "jax":
         pytest.importorskip("grain")
-    loaded = registry.load_class("benchbench.backends", framework, Backend)()  # type: ignore[type-abstract]
+    loaded = backend_class(framework)()
     loaded.load()
     return loaded
 

@@ -10,7 +10,7 @@ from zlib import crc32
 import pytest
 
 from benchbench import registry
-from benchbench.backends.base import Backend
+from benchbench.backends.base import Backend, backend_class
 from benchbench.model.case import Case, Dtype, Phase
 from benchbench.model.device import Device, DeviceClass
 from benchbench.workloads.base import Workload
@@ -153,7 +153,7 @@ def is_nightly(work: Workload, case: Case) -> bool:
 
 
 def kind_of(backend: str) -> type[Backend]:
-    return registry.load_class("benchbench.backends", backend, Backend)  # type: ignore[type-abstract]
+    return backend_class(backend)
 
 
 def matrix() -> Iterator[tuple[str, Case, bool]]:

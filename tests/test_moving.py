@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from benchbench import registry
-from benchbench.backends.base import Backend
+from benchbench.backends.base import Backend, backend_class
 from benchbench.backends.fake import Fake, FakeSession
 from benchbench.backends.jax import Jax
 from benchbench.backends.onnxruntime import OnnxRuntime
@@ -208,7 +208,7 @@ def test_a_transfer_is_never_compiled(name: str) -> None:
 def test_a_transfer_keeps_every_bit(framework: str, name: str) -> None:
     """On a CPU the programs copy within its memory, if at all."""
     pytest.importorskip(framework)
-    backend = registry.load_class("benchbench.backends", framework, Backend)()  # type: ignore[type-abstract]
+    backend = backend_class(framework)()
     backend.load()
     for dtype in (Dtype.FLOAT32, Dtype.BFLOAT16):
         session = backend.open("cpu", dtype, backend.modes[0], 2)

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchbench.backends.base import Backend
+from benchbench.backends.base import backend_class
 from benchbench.backends.torch import Torch
 from benchbench.model.case import Dtype
-from benchbench.registry import DRAWN, load_class
+from benchbench.registry import DRAWN
 from benchbench.worker import verify
 from benchbench.worker.jobs import largest_deviation, verify_in_float32
 from benchbench.worker.program import WrongResult, build
@@ -440,7 +440,7 @@ class TorchMutant(SmallTrain):
 
 
 def torch_ratio(mutant: str, dtype: Dtype) -> float:
-    backend = load_class("benchbench.backends", "torch", Backend)()  # type: ignore[type-abstract]
+    backend = backend_class("torch")()
     work, session = TorchMutant(mutant=mutant), backend.open("cpu", dtype, "eager", 1)
     return largest_deviation(
         work, build(backend, session, work, dtype), session, reference_of(SmallTrain(), dtype)

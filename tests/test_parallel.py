@@ -15,10 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
-from benchbench import registry
 from benchbench.analyse.scaling import SHARED_CORES, Scaling, scalings
 from benchbench.analyse.view import RunView
-from benchbench.backends.base import Backend
+from benchbench.backends.base import Backend, backend_class
 from benchbench.documents.document import Sweeps
 from benchbench.documents.run import RunReport, report_document
 from benchbench.documents.run_table import UNSURE
@@ -59,7 +58,7 @@ TRAINED = [name for name, kind in EVERY.items() if Strategy.DATA_PARALLEL in kin
 
 
 def backend_named(name: str) -> type[Backend]:
-    return registry.load_class("benchbench.backends", name, Backend)  # type: ignore[type-abstract]
+    return backend_class(name)
 
 
 def divided_cases(

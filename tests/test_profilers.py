@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchbench.backends.base import Backend, Session
+from benchbench.backends.base import Session, backend_class
 from benchbench.backends.onnxruntime import WARM_STEPS
 from benchbench.model.case import Dtype
 from benchbench.profiling.tables import CUT_OFF
-from benchbench.registry import load_class
 from benchbench.worker.jobs import MAX_EVENTS, limit_events
 from tests.brief import BRIEFLY
 from tests.conftest import THREADS
@@ -172,7 +171,7 @@ def compiled(backend: str, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def a_session_and_step(backend: str) -> tuple[Session, Callable[[], Any]]:
     """A session on the CPU, and a step of `STEPS_OF` products."""
     pytest.importorskip(backend)
-    framework = load_class("benchbench.backends", backend, Backend)()  # type: ignore[type-abstract]
+    framework = backend_class(backend)()
     session = framework.open("cpu", Dtype.FLOAT32, framework.modes[0], THREADS)
     x = session.put(np.eye(8, dtype=np.float32))
 

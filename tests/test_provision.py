@@ -17,11 +17,10 @@ from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
 from benchbench import registry
-from benchbench.backends.base import Backend
+from benchbench.backends.base import backend_class
 from benchbench.environments import build, interpreters
 from benchbench.environments.installer import Download, build_of, check_room, pip_options
 from benchbench.errors import CannotWrite, UsageError
-from benchbench.registry import load_class
 from tests.program import accelbench, environment, processes_mentioning, start_accelbench, wait_for
 from tests.test_architecture import ROOT
 from tests.wheelhouse import slow_source, variables, wheel
@@ -283,7 +282,7 @@ def test_requirements_follow_the_label_unless_overridden(
 
 @pytest.mark.usefixtures("nowhere")
 def test_a_label_moves_every_pin_of_a_backend(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch = registry.load_class("benchbench.backends", "torch", Backend)  # type: ignore[type-abstract]
+    torch = backend_class("torch")
     monkeypatch.setattr(torch, "requirements", ("torch==2.9.0", "torch_xla==2.9.0", "numpy"))
     request = build.build_request("torch@2.8", ())
     assert request.requirements == ("torch==2.8.*", "torch_xla==2.8.*", "numpy")
@@ -335,7 +334,7 @@ def test_a_variant_selects_the_packages_of_its_framework(
 
 @pytest.mark.parametrize("name", ["jax", "tensorflow", "onnxruntime"])
 def test_the_cuda_extra_and_the_page_match_the_build(name: str) -> None:
-    kind = load_class("benchbench.backends", name, Backend)  # type: ignore[type-abstract]
+    kind = backend_class(name)
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     requirements = [re.split("[>;]", extra)[0] for extra in extras[f"{name}-cuda"]]
     assert [*requirements, "numpy"] == list(kind.builds["cuda"])
@@ -404,7 +403,7 @@ def test_paths_are_made_absolute_for_pip(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_every_backend_requires_numpy() -> None:
     for name in registry.entry_names("benchbench.backends"):
-        backend = registry.load_class("benchbench.backends", name, Backend)  # type: ignore[type-abstract]
+        backend = backend_class(name)
         assert "numpy" in backend.requirements, name
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from benchbench import registry
-from benchbench.backends.base import Backend
+from benchbench.backends.base import backend_class
 from benchbench.documents.lists import rough_duration, suites_document
 from benchbench.errors import SuiteError, UsageError
 from benchbench.exporters.terminal import Terminal
@@ -50,10 +50,7 @@ def test_full_has_one_size_of_each_workload_and_every_dtype_and_mode_of_six() ->
     """On a CPU in turn, on an accelerator combined."""
     loaded = suite.load_suite("full")
     every = [case for case in loaded.cases if case.dtype or case.mode]
-    backends = [
-        registry.load_class("benchbench.backends", name, Backend)  # type: ignore[type-abstract]
-        for name in registry.entry_names("benchbench.backends")
-    ]
+    backends = [backend_class(name) for name in registry.entry_names("benchbench.backends")]
     modes = {mode for backend in backends for mode in backend.modes}
     plain = [case.workload for case in loaded.cases if case not in every]
     assert len(plain) == len(set(plain))

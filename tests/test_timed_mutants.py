@@ -15,8 +15,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from benchbench import registry
-from benchbench.backends.base import Backend
+from benchbench.backends.base import Backend, backend_class
 from benchbench.backends.torch import Torch
 from benchbench.machine.cpu_limits import bytes_limit, flops_limit
 from benchbench.machine.kernel import cpu_flags
@@ -82,7 +81,7 @@ class Honest:
 def honest(framework: str, mode: str, work: Workload, dtype: Dtype = Dtype.FLOAT32) -> Honest:
     if importlib.util.find_spec(framework) is None:
         pytest.skip(f"{framework} is not installed")
-    backend = registry.load_class("benchbench.backends", framework, Backend)()  # type: ignore[type-abstract]
+    backend = backend_class(framework)()
     if reason := backend.missing_modes().get(mode):
         pytest.skip(reason)
     session = backend.open("cpu", dtype, mode, 2)

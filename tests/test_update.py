@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchbench import registry
-from benchbench.backends.base import Backend
+from benchbench.backends.base import backend_class
 from benchbench.errors import Unsupported, UsageError
 from benchbench.model.case import Dtype
 from benchbench.worker import verify
@@ -31,7 +30,7 @@ def small(optimizer: str, **parameters: Any) -> Update:
 
 
 def opened(framework: str, work: Update, dtype: Dtype = Dtype.FLOAT32) -> tuple[Any, Any, Runner]:
-    backend = registry.load_class("benchbench.backends", framework, Backend)()  # type: ignore[type-abstract]
+    backend = backend_class(framework)()
     session = backend.open("cpu", dtype, backend.modes[0], 2)
     return backend, session, build(backend, session, work, dtype)
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from benchbench import registry
-from benchbench.backends.base import Backend
+from benchbench.backends.base import Backend, backend_class
 from benchbench.launch.model_objects import model_file
 from benchbench.launch.user_models import with_kind
 from benchbench.model.case import Dtype
@@ -106,7 +106,7 @@ def backend_of(workload: ModelOperation) -> type[Backend]:
         import keras
 
         name = keras.config.backend()
-    return registry.load_class("benchbench.backends", name, Backend)  # type: ignore[type-abstract]
+    return backend_class(name)
 
 
 def keras_mutants() -> dict[str, Callable[[Any], None]]:

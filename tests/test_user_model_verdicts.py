@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("torch")
 
 from benchbench import registry
-from benchbench.backends.base import Backend
+from benchbench.backends.base import backend_class
 from benchbench.model.case import Dtype
 from benchbench.model.note import NoteKind
 from benchbench.model.user_model import parse_spec
@@ -172,7 +172,7 @@ def test_engines_run_with_changing_output_shapes(
     model_made = model(
         LAYER.format(body="y = self.layer(x)\n        return y[y[:, 0] > 0], y").replace("=4", "=64")
     )
-    backend = registry.load_class("benchbench.backends", name, Backend)()  # type: ignore[type-abstract]
+    backend = backend_class(name)()
     session = backend.open("cpu", Dtype.FLOAT32, "graph", 1)
     first, second = (
         model_made.arrays(Draw(Dtype.FLOAT32, renewed=renewed))

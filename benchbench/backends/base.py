@@ -28,6 +28,7 @@ from benchbench.model.run import Settings
 from benchbench.model.startup import StartUp
 from benchbench.model.user_model import TORCH
 from benchbench.model.world import ALONE, Spread, World
+from benchbench.registry import load_class
 from benchbench.traces.spans import BEGIN, END, Recording
 
 if TYPE_CHECKING:
@@ -543,3 +544,8 @@ class Backend(ABC):
         """True if `error` means that memory is full."""
         text = text_of(error).lower()
         return isinstance(error, MemoryError) or any(part.lower() in text for part in self.full_memory)
+
+
+def backend_class(name: str) -> type[Backend]:
+    """The class of the backend with this name. Raises UsageError if there is none."""
+    return load_class("benchbench.backends", name, Backend)  # type: ignore[type-abstract]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchbench import __version__, registry
-from benchbench.backends.base import Backend
+from benchbench.backends.base import backend_class
 from benchbench.cluster.messages import Description, LineKind, NodeJob, with_suites
 from benchbench.launch import user_models
 from benchbench.machine.environment import machine
@@ -69,7 +69,7 @@ def _packages() -> dict[str, str]:
     """Versions of the installed distributions of frameworks, without importing them."""
     versions = {}
     for name in registry.entry_names("benchbench.backends"):
-        kind = registry.load_class("benchbench.backends", name, Backend)  # type: ignore[type-abstract]
+        kind = backend_class(name)
         for requirement in kind.requirements:
             distribution = requirement.partition("==")[0]
             for candidate in (distribution, f"{distribution}_cpu"):  # tensorflow has two distributions

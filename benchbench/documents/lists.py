@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchbench import registry
 from benchbench.analyse.metrics import METRICS
-from benchbench.backends.base import Backend
+from benchbench.backends.base import Backend, backend_class
 from benchbench.documents import document
 from benchbench.documents.document import Cell, Column, Content, Document, number, table
 from benchbench.documents.plan import EarlierRun, mean_process_s, runs_of_this_machine
@@ -99,7 +99,7 @@ def _backend_rows() -> Rows:
     """Backends with their modes, the default mode first."""
     rows = []
     for name in registry.entry_names("benchbench.backends"):
-        kind = registry.load_class("benchbench.backends", name, Backend)  # type: ignore[type-abstract]
+        kind = backend_class(name)
         rows.append(
             {
                 "backend": name,
@@ -217,7 +217,7 @@ def _likely_probes(earlier: Sequence[EarlierRun]) -> Iterator[Probe]:
     """Probe of each backend: from an earlier run, or inferred from installed packages and the machine."""
     probes_by_name = {probe.target.name: probe for run in earlier for probe in run.info.probes}
     for name in registry.entry_names("benchbench.backends"):
-        kind = registry.load_class("benchbench.backends", name, Backend)  # type: ignore[type-abstract]
+        kind = backend_class(name)
         if not kind.virtual and _is_installed(kind):
             yield probes_by_name.get(name) or Probe(
                 target=Target(name=name, backend=name, python=""), version=None, devices=(_likely_device(),)

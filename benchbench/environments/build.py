@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from benchbench import paths
-from benchbench.backends.base import Backend
+from benchbench.backends.base import Backend, backend_class
 from benchbench.environments import interpreters
 from benchbench.environments.installer import (
     SCRATCH,
@@ -41,7 +41,6 @@ from benchbench.launch.project import no_code
 from benchbench.machine.environment import usable_threads
 from benchbench.model.device import Target
 from benchbench.model.run import Settings
-from benchbench.registry import load_class
 from benchbench.store import disk
 
 REQUEST = "accelbench-request.json"  # allows an interrupted build to be resumed
@@ -98,7 +97,7 @@ def build_request(
     requirements allow any. Raises UsageError for an invalid name, requirement or build.
     """
     backend, label = interpreters.split_name(name)
-    kind = load_class("benchbench.backends", backend, Backend)  # type: ignore[type-abstract]
+    kind = backend_class(backend)
     if variant:
         _check_variant(kind, backend, variant, requirements)
     interrupted = _interrupted_request(name)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 
 from benchbench import paths, registry
-from benchbench.backends.base import Backend
+from benchbench.backends.base import backend_class
 from benchbench.environments import interpreters
 from benchbench.errors import UsageError
 from benchbench.model.device import Target
@@ -87,10 +87,6 @@ def targets(
 def is_virtual(backend: str) -> bool:
     """True if a backend simulates its time, which other programs cannot disturb."""
     return backend_class(backend).virtual
-
-
-def backend_class(backend: str) -> type[Backend]:
-    return registry.load_class("benchbench.backends", backend, Backend)  # type: ignore[type-abstract]
 
 
 def _target(name: str, interpreters_by_name: Mapping[str, str], running: str) -> Target:

@@ -16,7 +16,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from benchbench import registry
-from benchbench.backends.base import Backend
+from benchbench.backends.base import backend_class
 from benchbench.launch.process import LocalWorker
 from benchbench.launch.project import UserCode, user_code, user_data, warn_of_first_execution
 from benchbench.launch.transport import UnstartedWorker, Worker
@@ -27,7 +27,6 @@ from benchbench.model import user_model
 from benchbench.model.case import Case
 from benchbench.model.device import Target
 from benchbench.model.run import Settings
-from benchbench.registry import load_class
 from benchbench.workloads._image_sets import DATA_PATHS
 
 IDLE_WORKER_BYTES = 2**29  # private memory of a template with its framework imported: 0.2 to 0.5 GB
@@ -73,7 +72,7 @@ class LocalTransport:
         return available_bytes() // 4 // IDLE_WORKER_BYTES
 
     def watch(self, case: Case) -> Sampler:
-        backend = load_class("benchbench.backends", case.backend, Backend)  # type: ignore[type-abstract]
+        backend = backend_class(case.backend)
         return self._watch.over(case, virtual=backend.virtual)
 
     def turn_sampler(self, case: Case) -> TurnSampler:
@@ -127,7 +126,7 @@ class RunScratch:
         self, target: Target, settings: Settings, variables: Mapping[str, str] | None = None
     ) -> dict[str, str]:
         """The environment variables of a worker. `variables`: variables that its cases set."""
-        backend = registry.load_class("benchbench.backends", target.backend, Backend)()  # type: ignore[type-abstract]
+        backend = backend_class(target.backend)()
         cache = str(self._cache(backend.shared_cache, target, settings, variables or {}))
         extra = {**backend.environment(settings, cache), **(variables or {})}
         if backend.framework in user_model.KINDS[user_model.KERAS].frameworks:

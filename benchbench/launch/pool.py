@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import msgspec
 
-from benchbench.backends.base import Backend
+from benchbench.backends.base import backend_class
 from benchbench.errors import Unsupported, UsageError
 from benchbench.launch.job_queues import Job, JobQueues, LostDevices
 from benchbench.launch.local import LocalTransport
@@ -35,7 +35,6 @@ from benchbench.model.function import PYTHON, Call
 from benchbench.model.options import Isolation
 from benchbench.model.run import Settings
 from benchbench.model.status import Status
-from benchbench.registry import load_class
 
 WORKERS_PER_CORE = 2  # importing in parallel, since an import also waits for the disk
 AFTER_HANG = "spawn (its fork hung)"  # isolation of a job that was repeated after its fork hung
@@ -136,7 +135,7 @@ class WorkerPool:
             greeting = self._start([Template(name)])[Template(name)]
             if greeting.status == "ready":
                 return name
-            backend = load_class("benchbench.backends", target.backend, Backend)  # type: ignore[type-abstract]
+            backend = backend_class(target.backend)
             failures.append((f"{name}: {greeting.reason}", target.remedy or backend.remedy()))
         raise UsageError(*failures[0])
 
@@ -167,7 +166,7 @@ class WorkerPool:
 
         Cases with virtual time, with several ranks and on a TPU (which admits one process) cannot.
         """
-        backend = load_class("benchbench.backends", case.backend, Backend)  # type: ignore[type-abstract]
+        backend = backend_class(case.backend)
         return (
             self._transport.can_alternate
             and self._settings.isolation is Isolation.FORK
@@ -282,7 +281,7 @@ class WorkerPool:
     def _probe(self, template: Template, greeting: Greeting) -> Probe:
         target = self._targets[template.target]
         if greeting.status != "ready":
-            backend = load_class("benchbench.backends", target.backend, Backend)  # type: ignore[type-abstract]
+            backend = backend_class(target.backend)
             return Probe(
                 target=target,
                 version=None,

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from benchbench import __version__
-from benchbench.backends.base import Backend
+from benchbench.backends.base import backend_class
 from benchbench.launch.channel import Channel
 from benchbench.launch.launched import Launch
 from benchbench.launch.local import LocalTransport
@@ -44,7 +44,6 @@ from benchbench.model.measurement import Failure
 from benchbench.model.run import Settings
 from benchbench.model.status import Status
 from benchbench.model.world import Spread
-from benchbench.registry import load_class
 from benchbench.wire import Peer, SecretListener
 
 FAILURE_TIMEOUT_S = 1.0  # for a worker to report how its job ended, after a rank has failed
@@ -66,7 +65,7 @@ class RankTransport:
     def start(self, target: Target, environment: Mapping[str, str], threads: int = 0) -> Worker:
         """Start a worker in every process; only here if the framework uses all devices from one process."""
         worker = self._local.start(target, environment, threads)
-        backend = load_class("benchbench.backends", target.backend, Backend)  # type: ignore[type-abstract]
+        backend = backend_class(target.backend)
         if backend.spread is not Spread.PROCESSES:
             return worker
         number = next(self._numbers)

@@ -10,12 +10,11 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from benchbench.backends.base import Backend
+from benchbench.backends.base import Backend, backend_class
 from benchbench.launch.transport import IMPORT_TIMEOUT_S, Greeting, Transport, Worker
 from benchbench.machine.variables import THREADS
 from benchbench.model.case import Case
 from benchbench.model.device import Target
-from benchbench.registry import load_class
 
 
 class RunWorkers:
@@ -95,7 +94,7 @@ class RunWorkers:
 
     def _backend(self, template: Template) -> type[Backend]:
         backend = self._targets[template.target].backend
-        return load_class("benchbench.backends", backend, Backend)  # type: ignore[type-abstract]
+        return backend_class(backend)
 
     def _start(self, template: Template) -> Worker:
         target, environment = self._targets[template.target], dict(template.environment)

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from benchbench import registry
-from benchbench.backends.base import Backend
+from benchbench.backends.base import Backend, backend_class
 from benchbench.errors import UsageError, unknown
 from benchbench.launch.catalogue import WorkloadKind
 from benchbench.model.case import Case
@@ -183,4 +182,4 @@ def supported_strategies(workload: WorkloadKind, backend: type[Backend]) -> list
 
 
 def backend_of(probe: Probe) -> type[Backend]:
-    return registry.load_class("benchbench.backends", probe.target.backend, Backend)  # type: ignore[type-abstract]
+    return backend_class(probe.target.backend)

@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
 
-from benchbench.backends.base import Backend
+from benchbench.backends.base import backend_class
 from benchbench.model.case import Case, Dtype, Phase
 from benchbench.model.device import DeviceClass, Probe
 from benchbench.model.placement import Placement
 from benchbench.model.run import Policy
 from benchbench.model.startup import StartUp
 from benchbench.plan.costs import CACHE_SIZE, cost_of, instance
-from benchbench.registry import load_class
 from benchbench.timing.policy import for_accelerator, profiled_steps
 from benchbench.workloads.base import Training
 from benchbench.workloads.network import Network
@@ -79,7 +78,7 @@ def run_estimate(
 
 def process_s(case: Case, policy: Policy, classes: Classes, *, first: bool = False) -> float:
     """Seconds of one process of the case; `first`: the run's first one, which compiles."""
-    if _backend(case).virtual:
+    if backend_class(case.backend).virtual:
         return FORK_S
     if case.is_call:  # unknown duration: assume that of most calls
         return FORK_S + policy.warmup_min_s + policy.max_s
@@ -141,7 +140,7 @@ def _import_s(cases: Iterable[Case], rounds: int) -> float:
 
 def _verification_s(cases: Sequence[Case]) -> float:
     """Seconds of verification before timing: a reference per work, and training at a small size."""
-    computed = [case for case in cases if not _backend(case).virtual]
+    computed = [case for case in cases if not backend_class(case.backend).virtual]
     works = {case.work: case for case in computed}.values()
     references = sum(map(_reference_s, works))
     training = {
@@ -172,12 +171,8 @@ def _profile_s(case: Case, device_class: DeviceClass) -> float:
 
 def start_up(case: Case) -> StartUp:
     """Start-up times of the case's backend in the case's mode."""
-    backend = _backend(case)
+    backend = backend_class(case.backend)
     return backend.mode_start_ups.get(case.mode, backend.start_up)
-
-
-def _backend(case: Case) -> type[Backend]:
-    return load_class("benchbench.backends", case.backend, Backend)  # type: ignore[type-abstract]
 
 
 def _layers(case: Case) -> float:

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from benchbench import registry
-from benchbench.backends.base import Backend
+from benchbench.backends.base import backend_class
 from benchbench.environments.targets import read_interpreters, targets
 from benchbench.errors import UsageError, member, unknown
 from benchbench.launch import catalogue
@@ -157,12 +157,8 @@ def _probe_for(case: Case, variant: Variant, probes: Sequence[Probe]) -> Probe:
 def _mode(case: Case, target: Target) -> str:
     if case.backend == target.backend:
         return case.mode
-    old_modes, new_modes = _backend_named(case.backend).modes, _backend_named(target.backend).modes
+    old_modes, new_modes = backend_class(case.backend).modes, backend_class(target.backend).modes
     return new_modes[0] if case.mode == old_modes[0] or case.mode not in new_modes else case.mode
-
-
-def _backend_named(name: str) -> type[Backend]:
-    return registry.load_class("benchbench.backends", name, Backend)  # type: ignore[type-abstract]
 
 
 def parse_variant(text: str, interpreters: Mapping[str, str] = MappingProxyType({})) -> Variant:

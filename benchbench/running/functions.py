@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from benchbench.backends.base import Backend
+from benchbench.backends.base import backend_class
 from benchbench.errors import UnreadableInput, UsageError
 from benchbench.launch.pool import WorkerPool
 from benchbench.launch.project import UserCode, no_code
@@ -28,7 +28,7 @@ from benchbench.model.function import FUNCTIONS, PYTHON, Call
 from benchbench.model.run import Partner, Run, RunInfo
 from benchbench.model.status import Status
 from benchbench.plan.cases import Plan
-from benchbench.registry import DRAWN, load_class
+from benchbench.registry import DRAWN
 from benchbench.running.measure import Measurer, Side, measuring
 from benchbench.running.observer import RunObserver
 from benchbench.running.recording import run_head
@@ -122,7 +122,7 @@ def _planned_cases(requests: Sequence[FunctionRequest], terms: Terms, observer: 
     """The case of each function. Raises UsageError for a function that cannot be measured."""
     for request in requests:
         if request.backend:
-            load_class("benchbench.backends", request.backend, Backend)  # type: ignore[type-abstract]
+            backend_class(request.backend)
     python = Target(name=PYTHON, backend=PYTHON, python=sys.executable)
     with WorkerPool([python], terms.settings, sys.executable, requests[0].code) as pool:
         return [

@@ -21,8 +21,9 @@ from functools import cache, partial
 from pathlib import Path
 
 from benchbench import paths
+from benchbench.backends.base import backend_class
 from benchbench.environments import targets as interpreters
-from benchbench.environments.targets import backend_class, is_virtual
+from benchbench.environments.targets import is_virtual
 from benchbench.errors import CannotWrite, UsageError, member
 from benchbench.format import duration, size, visible
 from benchbench.launch import catalogue, user_models

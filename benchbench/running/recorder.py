@@ -10,7 +10,8 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from benchbench.environments.targets import backend_class, is_virtual
+from benchbench.backends.base import backend_class
+from benchbench.environments.targets import is_virtual
 from benchbench.launch.pool import WorkerPool
 from benchbench.launch.transport import Message
 from benchbench.machine.environment import available_bytes, machine, quota_period_s

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from benchbench import registry
-from benchbench.backends.base import Backend
+from benchbench.backends.base import backend_class
 from benchbench.environments.targets import choose_targets
 from benchbench.errors import UsageError, member, unknown
 from benchbench.launch import catalogue, user_models
@@ -153,7 +153,7 @@ def model_backends(kinds: Sequence[str]) -> tuple[str, ...]:
     engines = {name for kind in kinds for name in KINDS[kind].engines}
     frameworks = {name for kind in kinds if not KINDS[kind].engines for name in KINDS[kind].frameworks}
     names = registry.entry_names("benchbench.backends")
-    backends = ((name, registry.load_class("benchbench.backends", name, Backend)) for name in names)  # type: ignore[type-abstract]
+    backends = ((name, backend_class(name)) for name in names)
     return tuple(
         name
         for name, backend in backends

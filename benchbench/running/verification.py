@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from benchbench.backends.base import Backend
+from benchbench.backends.base import backend_class
 from benchbench.errors import UnreadableInput, Unsupported
 from benchbench.launch import catalogue
 from benchbench.launch.job_queues import Job
@@ -25,7 +25,6 @@ from benchbench.model.measurement import Failure, Measurement
 from benchbench.model.placement import suffix
 from benchbench.model.ranks import combined
 from benchbench.model.status import Status
-from benchbench.registry import load_class
 from benchbench.store.codec import outcome_of
 from benchbench.workloads.draw import SEED
 
@@ -91,7 +90,7 @@ class Precomputed:
         """One job per model. Cases that load the same model export it in turn."""
         groups: dict[tuple[str, ...], list[Case]] = {}
         for case in cases:
-            if case.mode in _backend(case).exporting_modes:
+            if case.mode in backend_class(case.backend).exporting_modes:
                 groups.setdefault(exported_name(case, self._pool.interpreter(case.target)), []).append(case)
         for number, group in enumerate(groups.values()):
             place = number % len(group)
@@ -117,7 +116,7 @@ def exported_name(case: Case, python: str) -> tuple[str, ...]:
 
     `python`: the interpreter of the case.
     """
-    backend = _backend(case)()
+    backend = backend_class(case.backend)()
     owner = python if backend.shared_cache else f"{case.target}:{case.device}"
     form = backend.exported_as(case.computes_in, case.mode)
     return owner, case.work, suffix(case.placement, case.environment, case.threads), form
@@ -200,17 +199,13 @@ def computation_name(case: Case) -> str:
 
 def replicas(case: Case) -> int:
     """The number of parts of a batch that have separate batch statistics."""
-    per_device = _backend(case).statistics_per_device and not case.params.get("sync_batch_norm")
+    per_device = backend_class(case.backend).statistics_per_device and not case.params.get("sync_batch_norm")
     return case.placement.devices if per_device and case.placement.strategy.divides_batch else 1
 
 
 def _computes(case: Case) -> bool:
     """Whether the backend really computes the workload, so that its result can be verified."""
-    return _backend(case).computes(catalogue.present_workload(case.workload).frameworks())
-
-
-def _backend(case: Case) -> type[Backend]:
-    return load_class("benchbench.backends", case.backend, Backend)  # type: ignore[type-abstract]
+    return backend_class(case.backend).computes(catalogue.present_workload(case.workload).frameworks())
 
 
 def is_hidden(case: Case) -> bool:

@@ -24,7 +24,7 @@ from contextlib import suppress
 from typing import NoReturn, Self
 
 from benchbench import registry
-from benchbench.backends.base import Backend
+from benchbench.backends.base import Backend, backend_class
 from benchbench.model.case import Phase
 from benchbench.model.status import Status
 from benchbench.worker.causes import one_line
@@ -52,7 +52,7 @@ def main(backend_name: str, descriptor: int, parent: int) -> None:
     os.set_inheritable(descriptor, False)  # processes that a job starts must not write there
     with socket.socket(fileno=descriptor) as channel:
         registry.add_user_folders()
-        backend = registry.load_class("benchbench.backends", backend_name, Backend)()  # type: ignore[type-abstract]
+        backend = backend_class(backend_name)()
         greeting = load_framework(backend)
         channel.sendall(as_json(greeting) + b"\n")
         if greeting["status"] == "ready":

@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import Any
 
 from benchbench.backends._results import parts_of
-from benchbench.backends.base import Attached, Backend, HostTimer
+from benchbench.backends.base import Attached, Backend, HostTimer, backend_class
 from benchbench.errors import UsageError
 from benchbench.machine.kernel import cpu_seconds, peak_host, reset_host_peak
 from benchbench.model.device import Device
@@ -21,7 +21,6 @@ from benchbench.model.function import PYTHON
 from benchbench.model.measurement import CALL, Measurement
 from benchbench.model.note import Note, NoteKind, note
 from benchbench.model.run import Policy
-from benchbench.registry import load_class
 from benchbench.timing.sampling import Turns, measure_steps
 from benchbench.worker.function import bind_function
 
@@ -164,7 +163,7 @@ def require_finished(output: Any) -> None:
 
 def load_backend(name: str) -> Backend:
     """Load the backend with this name. Raises UsageError if there is none."""
-    return load_class("benchbench.backends", name, Backend)()  # type: ignore[type-abstract]
+    return backend_class(name)()
 
 
 @contextmanager
