@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import MappingProxyType, TracebackType
-from typing import Any, Self
+from typing import Self
 
 import msgspec
 
@@ -293,7 +293,7 @@ class WorkerPool:
         try:
             reply = msgspec.convert(answer.reply, _Devices)
         except msgspec.ValidationError as error:
-            reason = f"its devices could not be listed: {failure_reason(answer) or error}"
+            reason = f"its devices could not be listed: {answer.failure_reason or error}"
             return Probe(target=target, version=greeting.version, status="broken", reason=reason)
         return Probe(
             target=target,
@@ -354,15 +354,8 @@ def decode_reference(answer: Answer) -> Message:
     Raises RuntimeError if it could not be computed, Unsupported if the workload does not support it.
     """
     if answer.reply is None or "reference" not in answer.reply:
-        outcome: Any = (answer.reply or {}).get("outcome")
-        if isinstance(outcome, dict) and outcome.get("status") == Status.UNSUPPORTED:
-            raise Unsupported(failure_reason(answer))
-        raise RuntimeError(f"its float64 reference cannot be computed: {failure_reason(answer)}")
+        if answer.outcome.get("status") == Status.UNSUPPORTED:
+            raise Unsupported(answer.failure_reason)
+        raise RuntimeError(f"its float64 reference cannot be computed: {answer.failure_reason}")
     reference: Message = answer.reply["reference"]
     return reference
-
-
-def failure_reason(answer: Answer) -> str:
-    """Why there is no reply, or the failure message in the reply; "" for neither."""
-    outcome: Any = (answer.reply or {}).get("outcome")
-    return answer.message or (str(outcome.get("message", "")) if isinstance(outcome, dict) else "")

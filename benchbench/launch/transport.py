@@ -82,6 +82,17 @@ class Answer:
         """`ok` for every reply, even if it reports a failure."""
         return self.end.status
 
+    @property
+    def outcome(self) -> Message:
+        """The fields of the outcome in the reply; empty if there is none."""
+        outcome = (self.reply or {}).get("outcome")
+        return outcome if isinstance(outcome, dict) else {}
+
+    @property
+    def failure_reason(self) -> str:
+        """The reason for a missing reply, or the message in the reply's outcome; "" for neither."""
+        return self.message or str(self.outcome.get("message", ""))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Greeting:

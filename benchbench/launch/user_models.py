@@ -374,10 +374,9 @@ def _describe(spec: ModelSpec, params: Mapping[str, Scalar] | None, run_job: Run
     job: dict[str, Any] = {"kind": "describe", "spec": dataclasses.asdict(spec), "params": params}
     answer = run_job(job)
     if answer.reply is None or "described" not in answer.reply:
-        outcome = (answer.reply or {}).get("outcome", {})
-        reason = answer.message or str(outcome.get("message", "")) if isinstance(outcome, dict) else ""
         hint = "Set a longer --timeout." if answer.status == "timeout" else answer.log[-500:].strip()
-        raise UsageError(f"{spec.text}: the process that imported it: {visible(reason)}.", visible(hint))
+        message = f"{spec.text}: the process that imported it: {visible(answer.failure_reason)}."
+        raise UsageError(message, visible(hint))
     try:
         description = msgspec.convert(answer.reply["described"], _Description)
     except msgspec.ValidationError as error:

@@ -152,10 +152,9 @@ def _case(request: FunctionRequest, answer: Answer, observer: RunObserver) -> Ca
     """
     name = request.call.function.name
     first_call = _FirstCall(backend=request.backend or PYTHON, device=request.device or "cpu")
-    outcome = (answer.reply or {}).get("outcome")
-    if isinstance(outcome, dict) and outcome.get("status") == Status.UNSUPPORTED:
-        raise UsageError(f"{name}: {outcome.get('message')}.", BACKEND_HINT)
-    if answer.reply is not None and outcome is None:
+    if answer.outcome.get("status") == Status.UNSUPPORTED:
+        raise UsageError(f"{name}: {answer.outcome.get('message')}.", BACKEND_HINT)
+    if answer.reply is not None and "outcome" not in answer.reply:
         first_call = _read(answer)
         if request.backend is None:
             observer.note(f"{name}: {_description(first_call)}")

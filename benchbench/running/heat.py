@@ -88,8 +88,7 @@ class LiveCase:
     def lacked_memory(self) -> bool:
         """Whether the case ran out of memory, perhaps since other processes of the heat used it."""
         assert self.answer is not None
-        outcome = (self.answer.reply or {}).get("outcome")
-        status = outcome.get("status") if isinstance(outcome, dict) else self.answer.status
+        status: object = self.answer.outcome.get("status", self.answer.status)
         return status == Status.OUT_OF_MEMORY
 
     def outcome(self, decode: Callable[[Answer], Measurement | Failure]) -> Measurement | Failure:
