@@ -131,7 +131,7 @@ def test_a_temporary_slowdown_is_not_confirmed(slower: Bench) -> None:
 
 
 @pytest.mark.real
-def test_without_confirmation_one_stage_decides(slower: Bench) -> None:
+def test_no_confirm_decides_in_one_stage(slower: Bench) -> None:
     slower.pace("0.001 0.001")
     result = slower.check("latest", "--no-confirm", code=10)
     assert result["stages"] == 1
@@ -276,7 +276,7 @@ def test_other_versions_end_with_11_under_strict_env(bench: Bench) -> None:
         (("check", "nosuch", "--baseline", "main"), 5, "No run 'nosuch'"),
     ],
 )
-def test_a_mistake_has_its_code_and_a_hint(
+def test_usage_errors_have_an_exit_code_and_a_hint(
     bench: Bench, arguments: tuple[str, ...], code: int, message: str
 ) -> None:
     process = bench.run(*arguments, code=code)
@@ -394,7 +394,7 @@ def test_a_suite_can_define_thresholds(bench: Bench) -> None:
         ("not = = toml", "checking.md"),
     ],
 )
-def test_a_mistake_in_the_file_is_named_with_its_place(bench: Bench, text: str, hint: str) -> None:
+def test_an_error_in_the_config_file_is_reported_with_its_place(bench: Bench, text: str, hint: str) -> None:
     (bench.folder / "accelbench.toml").write_text(text)
     process = bench.run("check", "latest", "--baseline", "main", code=2)
     assert "accelbench.toml" in process.stderr

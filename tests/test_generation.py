@@ -69,7 +69,7 @@ def flops(work: Any, **sizes: int) -> int:
 
 @pytest.mark.parametrize(("prefill", "decode"), PAIRS)
 @given(st.integers(2, 13), st.integers(1, 3))
-def test_a_prompt_costs_its_tokens_but_for_their_logits(
+def test_a_prompt_costs_all_its_tokens_except_their_logits(
     prefill: Prefill, decode: Decode, length: int, batch: int
 ) -> None:
     prompt, last = prefill.tiny(), decode.tiny()
@@ -179,7 +179,7 @@ MISTAKES = [
 
 @pytest.mark.real
 @pytest.mark.parametrize(("work", "mutant", "dtype"), MISTAKES)
-def test_a_mistake_in_a_logit_is_beyond_its_tolerance(work: Any, mutant: Any, dtype: Dtype) -> None:
+def test_a_wrong_logit_exceeds_the_tolerance(work: Any, mutant: Any, dtype: Dtype) -> None:
     arrays, indices = work.arrays(Draw(dtype)), sample_indices(work)
     wrong = work.references(arrays, indices, mutant())["output"]
     exact = reference(work, dtype)
@@ -207,7 +207,7 @@ TRAININGS = [Gpt2Train().tiny(), LlamaTrain().tiny()]
         *((TRAININGS[1], mutant) for mutant in OF_LLAMA),
     ],
 )
-def test_a_mistake_in_training_is_beyond_its_tolerance(work: Any, mutant: Any) -> None:
+def test_a_wrong_training_step_exceeds_the_tolerance(work: Any, mutant: Any) -> None:
     wrong = reference_elements(work, work.arrays(DRAW), mutant())
     exact = reference(work, Dtype.FLOAT32)
     ratios = [
@@ -225,7 +225,7 @@ def test_a_decoders_loss_falls(kind: Any) -> None:
     assert losses == sorted(losses, reverse=True)
 
 
-def test_a_llama_of_the_published_size_has_its_parameters() -> None:
+def test_llama_has_the_published_number_of_parameters() -> None:
     """Llama 3.2 1B (meta-llama/Llama-3.2-1B, config.json)."""
     model = LlamaDecode(width=2048, depth=16, heads=32, kv_heads=8, hidden=8192, vocabulary=128256)
     assert parameters_of(model) == 1_235_814_400

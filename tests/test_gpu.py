@@ -45,7 +45,7 @@ def launching(samples: Samples) -> float:
     return median([batch.enqueue_s / batch.device_s for batch in samples.batches])
 
 
-def test_a_small_product_takes_no_less_time_with_cold_caches() -> None:
+def test_a_small_product_is_not_faster_with_cold_caches() -> None:
     """In both cases the device is busy while steps are launched: it spins, or it clears its cache."""
     assert step_s(measure(SMALL, before="flush")) >= step_s(measure(SMALL, before="spin"))
 
@@ -55,7 +55,7 @@ def test_a_tiny_product_is_launch_bound_and_a_large_one_is_not() -> None:
     assert launching(measure(Gemm(m=8192, n=8192, k=8192))) < 0.5
 
 
-def test_many_small_kernels_are_launch_bound_one_by_one_and_less_so_as_a_graph() -> None:
+def test_a_graph_makes_small_kernels_less_launch_bound() -> None:
     work = ConvnetTrain().tiny()
     eager, graph = measure(work), measure(work, "cudagraph")
     assert launching(eager) > 1 - MIN_LAUNCH_LEAD

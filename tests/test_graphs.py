@@ -111,7 +111,7 @@ def test_the_peak_of_a_graph_is_that_of_its_capture_and_skipped_graphs_are_noted
     assert NoteKind.SKIPPED_GRAPHS in [note.kind for note in measurement.notes]
 
 
-def test_a_graph_is_timed_from_its_first_replay_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_graph_is_timed_from_its_first_replay(monkeypatch: pytest.MonkeyPatch) -> None:
     """Eager, then captured and replayed; inductor's is warmed up, recorded, replayed."""
     cuda = SimpleNamespace(set_device=lambda device: None)
     switch = SimpleNamespace(fp32_precision="")

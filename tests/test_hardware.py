@@ -120,7 +120,7 @@ def test_the_fastest_cheapest_and_most_efficient_hardware_may_differ() -> None:
     assert h100["items_per_j"]["value"] == pytest.approx(50 / (700 * 3.3), rel=1e-3)
 
 
-def test_one_day_of_each_machine_cannot_decide_a_difference_as_large_as_between_days() -> None:
+def test_one_day_per_machine_does_not_decide_a_difference_of_the_size_between_days() -> None:
     runs = [a_gpu_run("A", [(SMALL, 0.001)]), a_gpu_run("B", [(SMALL, 0.00108)])]
     assert best_of(compare_hardware(runs), Aim.FASTEST) == [None]
     five = [
@@ -167,14 +167,14 @@ def test_eight_devices_cost_eight_times_one_unless_they_have_a_price(
     )
 
 
-def test_ranks_that_share_a_cpu_cost_its_machine_once() -> None:
+def test_ranks_that_share_a_cpu_have_its_price_once() -> None:
     single, pair = a_case(device="cpu"), on_devices(a_case(device="cpu"), 2)
     assert (single.hardware_count, pair.hardware_count) == (1, 1)
     on_hosts = replace(single, placement=Placement(hosts=2, devices=4, strategy=Strategy.PIPELINE))
     assert (on_hosts.hardware_count, replace(on_hosts, device="cuda:0").hardware_count) == (2, 4)
 
 
-def test_a_collective_between_another_number_of_devices_is_other_work() -> None:
+def test_collectives_of_different_numbers_of_devices_are_different_works() -> None:
     summed = a_case(workload="all_reduce", params={"n": 1024})
     pair, four = (on_devices(summed, count, Strategy.COLLECTIVE) for count in (2, 4))
     comparison = compare_hardware([a_gpu_run("H100", [(pair, 0.01), (four, 0.02)])])
@@ -256,7 +256,7 @@ def test_halves_of_an_interleaved_comparison_do_not_count() -> None:
     assert compare_hardware([half]).evidence.sessions == ()
 
 
-def test_a_tag_names_machines() -> None:
+def test_machines_can_be_identified_by_a_tag() -> None:
     runs = [a_gpu_run("H100", [(SMALL, 0.001)], tags={"node": f"n{number}"}) for number in range(2)]
     (choice,) = compare_hardware(runs, by="node").choices
     assert [extent.machines for extent in choice.sample_sizes.values()] == [2]
@@ -317,7 +317,7 @@ def test_the_front_is_not_dominated_and_dominates_all_other_offers(
 
 @given(st.floats(0.01, 100), st.lists(st.tuples(prices, prices), min_size=2, max_size=5))
 @settings(max_examples=30)
-def test_all_prices_times_one_factor_change_no_order(
+def test_scaling_all_prices_does_not_change_the_order(
     factor: float, offers: list[tuple[float, float]]
 ) -> None:
     names = [f"D{number}" for number in range(len(offers))]
@@ -355,7 +355,7 @@ def test_more_days_never_widen_the_interval(spread: float, days: int) -> None:
     assert half(days + 1) <= half(days) * (1 + 1e-9)
 
 
-def test_the_gap_of_two_means_is_welch_s() -> None:
+def test_the_gap_of_two_means_uses_welch_s_formula() -> None:
     first, two = MeanLog(mid=1.0, error=0.3, degrees=4), MeanLog(mid=2.0, error=0.4, degrees=9)
     difference = gap(first, two)
     assert (difference.mid, difference.error) == pytest.approx((1.0, 0.5))
@@ -446,7 +446,7 @@ def test_without_prices_a_note_has_the_command_and_the_plot_is_empty() -> None:
     assert "per cost" not in columns_of(document)
 
 
-def test_a_narrow_terminal_drops_columns_with_a_hint_and_columns_can_be_chosen() -> None:
+def test_a_narrow_terminal_drops_columns_with_a_hint() -> None:
     comparison = compare_hardware(a_fleet(), PRICES)
     narrow = on_a_terminal(hardware_document(comparison), 60)
     assert "widen the terminal, or choose by --columns" in " ".join(narrow.split())

@@ -158,7 +158,7 @@ def states_of(command: str) -> set[str]:
     }
 
 
-def test_processes_that_a_case_started_are_stopped_with_it_and_end_with_it(
+def test_child_processes_of_a_case_are_stopped_and_ended_with_it(
     begin: Callable[[str], LocalJob], sleep: str
 ) -> None:
     job, second_job = begin("parenting"), begin("good")
@@ -177,7 +177,7 @@ def test_processes_that_a_case_started_are_stopped_with_it_and_end_with_it(
     wait_for(lambda: not processes_mentioning(sleep), 5)
 
 
-def test_a_job_that_no_signal_ends_leaves_its_worker_to_others(
+def test_a_job_that_no_signal_ends_does_not_block_its_worker(
     begin: Callable[[str], LocalJob], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("benchbench.launch.process.KILL_TIMEOUT_S", 0.1)
@@ -193,7 +193,7 @@ def test_a_job_that_no_signal_ends_leaves_its_worker_to_others(
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM], ids=str)
-def test_the_program_leaves_no_process_however_it_ends_in_a_heat(
+def test_no_process_is_left_however_the_program_ends_in_a_heat(
     tmp_path: Path, sleep: str, number: signal.Signals
 ) -> None:
     functions = [f"functions.py:{name}" for name in ("parenting", "good")]

@@ -67,7 +67,7 @@ def given_turn(job: LocalJob) -> None:
     assert "cpu_s" in (job.receive(30.0) or {})
 
 
-def test_two_jobs_of_one_worker_take_turns_and_are_stopped_in_between(worker: Worker) -> None:
+def test_two_jobs_of_one_worker_take_turns(worker: Worker) -> None:
     jobs = [start_job(worker, a_job()) for _ in range(2)]
     for job in jobs:
         job.stop()
@@ -163,7 +163,7 @@ def test_each_turn_has_the_blocks_timed_in_it() -> None:
     assert lead_ins == pytest.approx([0.0075] * 2, rel=0.3)
 
 
-def test_a_step_longer_than_a_turn_is_timed_once_a_turn_without_a_lead_in() -> None:
+def test_a_step_longer_than_a_turn_is_timed_once_per_turn() -> None:
     class TwoTurns:
         def take(self, block_s: float) -> Iterator[float]:
             assert block_s == pytest.approx(0.2)

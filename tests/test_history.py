@@ -111,7 +111,7 @@ def test_single_runs_at_a_recurring_level_are_not_changes() -> None:
 
 
 @pytest.mark.parametrize("spikes", [1, 2, 3, 5])
-def test_a_step_is_found_although_single_runs_before_it_reach_its_height(spikes: int) -> None:
+def test_a_step_is_found_despite_earlier_spikes_of_its_height(spikes: int) -> None:
     assert sum(among_spikes(np.random.default_rng(number), spikes) for number in range(20)) >= 16
 
 
@@ -119,7 +119,7 @@ def test_runs_with_a_third_at_another_level_have_no_change() -> None:
     assert sum(among_spikes(np.random.default_rng(number), 18) for number in range(20)) <= 2
 
 
-def test_a_change_and_its_repair_are_two_changes() -> None:
+def test_a_change_and_its_reversal_are_two_changes() -> None:
     assert sum(there_and_back(np.random.default_rng(number)) for number in range(20)) >= 19
 
 
@@ -281,7 +281,7 @@ def spread(y: list[float]) -> float:
 
 @lawful
 @given(st.lists(st.floats(-5, 5), min_size=3, max_size=20), st.floats(1e-3, 20))
-def test_the_partition_is_the_best_of_all(y: list[float], penalty: float) -> None:
+def test_the_partition_has_the_least_cost(y: list[float], penalty: float) -> None:
     edges = best_partition(np.array(y), penalty)
     assert (edges[0], edges[-1]) == (0, len(y))
     assert all(stop - start >= 3 for start, stop in pairwise(edges))
@@ -328,7 +328,7 @@ def test_the_better_direction_only_turns_the_direction_of_changes(seed: int) -> 
 
 @lawful
 @given(seeds)
-def test_segments_cover_the_series_and_their_levels_give_the_ratios(seed: int) -> None:
+def test_segments_cover_the_series_and_ratios_follow_from_their_levels(seed: int) -> None:
     y = stepped(seed)
     history = change_points(np.exp(y).tolist())
     assert (history.segments[0].start, history.segments[-1].stop) == (0, len(y))
@@ -347,7 +347,7 @@ def test_a_constant_series_has_neither_changes_nor_outliers(value: float, count:
 
 
 @pytest.mark.parametrize("after", range(3, 18))
-def test_a_clean_step_near_the_end_makes_no_outliers(after: int) -> None:
+def test_a_clean_step_near_the_end_has_no_outliers(after: int) -> None:
     y = independent(np.random.default_rng(5), 20)
     y[20 - after :] += 0.5
     history = change_points(np.exp(y).tolist())
@@ -355,7 +355,7 @@ def test_a_clean_step_near_the_end_makes_no_outliers(after: int) -> None:
     assert not history.outliers
 
 
-def test_two_values_in_turn_are_noise() -> None:
+def test_alternating_values_have_no_outliers() -> None:
     assert change_points([1.0, 1.1] * 20 + [1.0]).outliers == ()
 
 

@@ -155,7 +155,7 @@ def test_excessive_numbers_are_usage_errors(options: MeasureOptions) -> None:
         request(options)
 
 
-def test_x11_too_many_cases_are_refused_before_any_is_made(tmp_path: Path) -> None:
+def test_x11_too_many_cases_are_refused_before_creating_them(tmp_path: Path) -> None:
     sizes = ", ".join(map(str, range(1, 401)))
     (tmp_path / "x.toml").write_text(f"{SUITE}cpu = [{{m = [{sizes}], n = [{sizes}]}}]\n")
     selection = Selection()
@@ -165,9 +165,7 @@ def test_x11_too_many_cases_are_refused_before_any_is_made(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("table", ["cpu", "accelerator"])
-def test_x11_cases_are_counted_before_any_is_made_also_for_devices_that_are_absent(
-    tmp_path: Path, table: str
-) -> None:
+def test_x11_cases_of_absent_devices_are_counted_before_creating_them(tmp_path: Path, table: str) -> None:
     many = ", ".join(map(str, range(1, 1001)))
     entry = f"{table} = [{{m = [{many}], n = [{many}], k = [{many}]}}]\n"
     (tmp_path / "x.toml").write_text(f"{SUITE}{entry}")
@@ -180,7 +178,7 @@ def test_x11_cases_are_counted_before_any_is_made_also_for_devices_that_are_abse
     assert not list(unchanged_sizes([suite], selection, planned.cases))
 
 
-def test_x11_environments_are_counted_before_any_is_made() -> None:
+def test_x11_environments_are_counted_before_creating_them() -> None:
     with pytest.raises(UsageError, match="has 10,000,000,000 cases"):
         environments({f"V{number}": [str(value) for value in range(10)] for number in range(10)})
 

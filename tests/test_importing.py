@@ -140,7 +140,7 @@ def test_a_file_is_a_process_and_several_are_the_rounds_of_a_run(files: list[Pat
 
 
 @pytest.mark.real
-def test_sessions_of_pytest_benchmark_get_our_statistics(files: list[Path], tmp_path: Path) -> None:
+def test_imported_pytest_benchmark_sessions_get_our_statistics(files: list[Path], tmp_path: Path) -> None:
     """Samples made by a script, since samples of a busy machine may disagree."""
 
     def lasting(step_s: float, folder: Path) -> Run:
@@ -180,7 +180,7 @@ def test_unknown_columns_are_null_with_a_reason(tmp_path: Path) -> None:
     assert row["item"] == "call"
 
 
-def test_a_benchmark_that_only_some_files_have_counts_the_rounds_it_has(tmp_path: Path) -> None:
+def test_a_benchmark_missing_in_some_files_has_fewer_rounds(tmp_path: Path) -> None:
     two_benchmarks = a_file(
         tmp_path, a_benchmark(), a_benchmark(fullname="test_a.py::test_b"), name="both.json"
     )
@@ -309,7 +309,7 @@ def a_process(*values: float) -> dict[str, Any]:
     return {"metadata": {"date": "2026-01-02 03:04:05"}, "values": values, "warmups": [[64, 3e-6]]}
 
 
-def test_each_process_of_pyperf_is_a_round_and_calibration_is_none(tmp_path: Path) -> None:
+def test_each_pyperf_process_is_a_round_except_calibration(tmp_path: Path) -> None:
     run = import_files([of_pyperf(tmp_path, a_process(2e-6, 2e-6), a_process(1.999e-6), a_process(2.001e-6))])
     ours, theirs = map(flatten, rows(run))
     assert (ours["case"], ours["rounds"], ours["samples"]) == ("sorted@pyperf:cpu", 3, 4)
@@ -323,7 +323,7 @@ def test_each_process_of_pyperf_is_a_round_and_calibration_is_none(tmp_path: Pat
     assert (machine.cpu, machine.os) == ("A CPU", "Linux 6.8.0")
 
 
-def test_a_file_of_pyperf_may_be_packed_and_several_are_more_rounds(tmp_path: Path) -> None:
+def test_packed_pyperf_files_are_read_and_several_files_add_rounds(tmp_path: Path) -> None:
     packed = tmp_path / "b.json.gz"
     packed.write_bytes(gzip.compress(of_pyperf(tmp_path).read_bytes()))
     assert {row.rounds for row in rows(import_files([of_pyperf(tmp_path), packed]))} == {2}
@@ -442,7 +442,7 @@ def test_each_round_is_exported_as_a_file_without_failures() -> None:
 
 
 @pytest.mark.real
-def test_import_and_export_from_outside(files: list[Path], tmp_path: Path) -> None:
+def test_import_and_export_commands_work(files: list[Path], tmp_path: Path) -> None:
     accelbench("import", *map(str, files), cwd=tmp_path)
     process = accelbench("import", str(files[0]), "--tag", "branch=main", cwd=tmp_path)
     assert "accelbench report" in process.stderr

@@ -7,7 +7,7 @@ import pytest
 
 
 @pytest.mark.real
-def test_importing_every_module_leaves_the_functions_callable() -> None:
+def test_importing_every_module_does_not_shadow_functions() -> None:
     program = (
         "import pkgutil, importlib, benchbench\n"
         "for found in pkgutil.walk_packages(benchbench.__path__, 'benchbench.'):\n"

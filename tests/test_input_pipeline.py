@@ -65,7 +65,7 @@ def test_an_epoch_has_every_image_once_in_a_new_order(count: int) -> None:
 
 
 @given(st.integers(1, 300), st.integers(0, 40), st.integers(0, 40))
-def test_a_crop_lies_inside_and_reaches_every_edge(side: int, height: int, width: int) -> None:
+def test_a_crop_stays_inside_and_reaches_every_edge(side: int, height: int, width: int) -> None:
     last = 2**PLACE_BITS - 1
     assert crop_corner((side + height, side + width), side, np.array([0, last])) == (0, width)
     assert crop_corner((side + height, side + width), side, np.array([last, 0])) == (height, 0)
@@ -80,7 +80,7 @@ def test_a_sample_is_the_flipped_crop_and_exact_in_every_dtype() -> None:
     assert not (every.view(np.uint32) & 0xFFFF).any()  # bfloat16 has all of it
 
 
-def test_a_step_takes_the_next_batch_and_epochs_follow_each_other() -> None:
+def test_each_step_uses_the_next_batch_across_epochs() -> None:
     work = InputPipeline(batch=3, side=8, samples=4)
     order, images = work.order(), work.image_set()
     labels = np.concatenate([work.batch_at(step)["labels"] for step in range(3)])
@@ -91,7 +91,7 @@ def test_a_step_takes_the_next_batch_and_epochs_follow_each_other() -> None:
     )
 
 
-def test_a_reference_takes_another_batch_in_each_step() -> None:
+def test_a_reference_uses_another_batch_in_each_step() -> None:
     work = InputPipeline().tiny()
     arrays = work.arrays(Draw(Dtype.FLOAT64))
     losses = [loss for loss, _ in work.reference(arrays, 2)]
@@ -184,7 +184,7 @@ def work(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     return InputPipeline(batch=5, side=side, samples=7, workers=0, source=read_set(path)[0])
 
 
-def test_a_set_of_the_users_is_found_by_its_content(work: InputPipeline) -> None:
+def test_a_user_data_set_is_identified_by_its_content(work: InputPipeline) -> None:
     kind, _, digest = work.source.partition("-")
     assert (kind in SETS, len(digest)) == (True, 12)
     batch = work.batch_at(0)
@@ -216,7 +216,7 @@ def test_a_set_is_named_after_its_content(kind: str, tmp_path: Path) -> None:
     assert read_set(second)[0] != read_set(first)[0]
 
 
-def test_a_file_that_is_renamed_makes_another_set(tmp_path: Path) -> None:
+def test_renaming_a_file_changes_the_set(tmp_path: Path) -> None:
     folder = a_folder(tmp_path / "photos")
     before = read_set(folder)[0]
     (folder / "cats").rename(folder / "lions")  # the classes come in another order
@@ -227,7 +227,7 @@ def test_packing_mnist_does_not_change_its_name(tmp_path: Path) -> None:
     assert read_set(an_mnist(tmp_path / "a"))[0] == read_set(an_mnist(tmp_path / "b", packed=True))[0]
 
 
-def test_a_class_is_a_subfolder(tmp_path: Path) -> None:
+def test_each_subfolder_is_a_class(tmp_path: Path) -> None:
     images = read_set(a_folder(tmp_path / "photos"))[1]
     assert list(images.labels) == [0] * 6 + [1] * 6
 
@@ -302,7 +302,7 @@ def test_data_paths_come_from_the_environment_or_the_file(
     assert user_data() == (str(tmp_path / "below/here"),)
 
 
-def test_data_is_listed_by_the_names_that_cases_take(tmp_path: Path) -> None:
+def test_data_sets_are_listed_by_the_names_used_in_cases(tmp_path: Path) -> None:
     path = a_cifar10(tmp_path / "cifar")
     paths = os.pathsep.join([str(path), "absent"])
     listed = json.loads(
@@ -404,7 +404,7 @@ def test_batches_of_user_images_equal_the_reference_bit_by_bit(framework: str, w
 @pytest.mark.real
 @warned
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_a_pipeline_and_its_step_are_timed_alone(framework: str) -> None:
+def test_a_pipeline_and_its_step_are_timed_separately(framework: str) -> None:
     backend = backend_of(framework)
     session = backend.open("cpu", Dtype.FLOAT32, backend.modes[0], 2)
     with build(backend, session, InputPipeline(workers=0).tiny(), Dtype.FLOAT32) as runner:
@@ -461,7 +461,7 @@ def is_mapped(path: Path) -> bool:
 
 
 @pytest.mark.real
-def test_a_run_takes_the_users_data_and_keeps_no_path(tmp_path: Path) -> None:
+def test_a_run_uses_user_data_without_storing_paths(tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
     name = read_set(an_mnist(tmp_path / "mnist"))[0]
     (tmp_path / "accelbench.toml").write_text('[data]\npaths = ["mnist/train-images-idx3-ubyte"]\n')

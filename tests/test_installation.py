@@ -16,7 +16,9 @@ from tests.program import accelbench
 from tests.test_architecture import PACKAGE, ROOT
 
 
-def test_from_a_clone_the_line_names_the_clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_install_command_of_a_clone_names_the_clone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     origin = json.dumps({"url": tmp_path.as_uri(), "dir_info": {"editable": True}})
     assert install_line("torch", origin) == f"pip install -e '{tmp_path}[torch]'"
     monkeypatch.chdir(tmp_path)
@@ -24,13 +26,13 @@ def test_from_a_clone_the_line_names_the_clone(tmp_path: Path, monkeypatch: pyte
     assert install_line("jax", origin.replace("true", "false")) == "pip install '.[jax]'"
 
 
-def test_from_a_wheel_the_line_names_the_wheel() -> None:
+def test_the_install_command_of_a_wheel_names_the_wheel() -> None:
     origin = json.dumps({"url": "file:///tmp/accelbench-0.1.0-py3-none-any.whl", "archive_info": {}})
     line = "pip install 'accelbench[jax] @ file:///tmp/accelbench-0.1.0-py3-none-any.whl'"
     assert install_line("jax", origin) == line
 
 
-def test_from_an_index_the_name_suffices() -> None:
+def test_the_install_command_of_an_index_is_the_name() -> None:
     assert install_line("jax", "{}") == "pip install 'accelbench[jax]'"
     assert install_line("", "{}") == "pip install accelbench"
 
@@ -50,12 +52,12 @@ def test_an_unknown_dtype_is_an_error_that_lists_the_known_ones() -> None:
     assert "float32" in error.value.hint
 
 
-def test_a_rate_below_one_has_no_milli() -> None:
+def test_rates_below_one_have_no_prefix() -> None:
     assert per_second(0.909, "product") == "0.909 product/s"
     assert per_second(1240.0, "image") == "1.24k image/s"
 
 
-def test_messages_name_pages_that_a_wheel_has_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_refer_only_to_pages_in_the_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("checking", "suites", "workloads"):
         assert Path(page(name)).is_file()
     monkeypatch.chdir(tmp_path)
@@ -67,7 +69,7 @@ def test_messages_name_pages_that_a_wheel_has_too(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.real
-def test_no_message_names_a_path_of_a_clone() -> None:
+def test_no_message_contains_a_path_of_a_clone() -> None:
     for path in sorted(PACKAGE.rglob("*.py")):
         tree = ast.parse(path.read_text())
         documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
@@ -82,6 +84,6 @@ def test_no_message_names_a_path_of_a_clone() -> None:
 
 
 @pytest.mark.real
-def test_help_names_no_page() -> None:
+def test_help_refers_to_no_page() -> None:
     for command in ([], *[[verb] for verb in VERBS], ["baseline", "set"]):
         assert "docs/" not in accelbench(*command, "--help", cwd=ROOT).stdout

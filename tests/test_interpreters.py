@@ -59,7 +59,7 @@ def only(name: str, interpreters_by_name: dict[str, str] | None = None) -> Targe
     return target
 
 
-def test_every_backend_but_the_fake_is_a_target_unless_some_are_named() -> None:
+def test_every_backend_except_the_fake_is_a_default_target() -> None:
     assert {"torch", "tensorflow", "jax"} <= {target.name for target in targets([], {}, "running")}
     assert "fake" not in {target.name for target in targets([], {}, "running")}
     assert [target.name for target in targets(["fake", "fake"], {}, "running")] == ["fake"]
@@ -72,7 +72,7 @@ def test_an_unknown_backend_suggests_the_nearest() -> None:
         assert caught.value.hint == "Did you mean 'torch'?"
 
 
-def test_an_interpreter_given_by_hand_wins_over_an_environment_and_that_over_the_running_one(
+def test_explicit_interpreters_override_environments_and_the_running_one(
     cache: Path,
 ) -> None:
     assert only("fake").python == "running"
@@ -91,7 +91,7 @@ def test_a_label_without_an_interpreter_is_an_error_with_the_options(cache: Path
     )
 
 
-def test_environments_with_a_label_are_measured_when_named_and_listed_by_devices(cache: Path) -> None:
+def test_labelled_environments_are_used_on_request_and_listed(cache: Path) -> None:
     an_environment(cache, "fake@own")
     an_environment(cache, "jax")
     unnamed = {target.name: target.python for target in targets([], {}, "running")}
@@ -101,7 +101,7 @@ def test_environments_with_a_label_are_measured_when_named_and_listed_by_devices
     assert all_there_is[-2:] == ["fake@own", "torch@x"]
 
 
-def test_the_option_wins_over_the_variable_and_a_folder_means_its_interpreter(
+def test_the_python_option_overrides_the_variable_and_accepts_folders(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = an_environment(cache, "fake@own")
@@ -147,9 +147,7 @@ def test_an_invalid_interpreter_is_refused(
         (json.dumps(RECORD | {"schema": 2}), "newer accelbench"),
     ],
 )
-def test_an_unreadable_record_makes_the_environment_broken_with_the_reason(
-    cache: Path, text: str, reason: str
-) -> None:
+def test_an_environment_with_an_unreadable_record_is_broken(cache: Path, text: str, reason: str) -> None:
     (an_environment(cache) / interpreters.RECORD).write_text(text)
     environment = interpreters.find_environment("fake@own")
     assert (environment.health, environment.usable) == ("broken", False)
@@ -180,7 +178,7 @@ def test_only_folders_with_the_name_of_a_target_are_environments(cache: Path) ->
     assert interpreters.environment_names() == ["fake", "fake@own"]
 
 
-def test_an_environment_is_locked_by_one_at_a_time(cache: Path) -> None:
+def test_an_environment_has_one_lock_holder(cache: Path) -> None:
     (cache / "fake").mkdir()
     assert interpreters.find_environment("fake").health == "incomplete"
     with interpreters.locked("fake"), interpreters.locked("jax"):
@@ -191,7 +189,7 @@ def test_an_environment_is_locked_by_one_at_a_time(cache: Path) -> None:
         pass
 
 
-def test_a_removal_takes_the_record_first(cache: Path) -> None:
+def test_removal_deletes_the_record_first(cache: Path) -> None:
     folder = an_environment(cache)
     kept_folder = folder / "kept"
     kept_folder.mkdir()
@@ -260,7 +258,7 @@ def test_two_runs_are_compared_target_by_target(tmp_path: Path) -> None:
     assert sum("@fake@other:cpu" in case for case in cases) == 1
 
 
-def test_the_variable_names_interpreters_as_the_option_does(tmp_path: Path) -> None:
+def test_interpreters_can_be_named_by_the_variable(tmp_path: Path) -> None:
     arguments = ("devices", "-b", "fake@other", "--format", "json")
     output = accelbench(
         *arguments, cwd=tmp_path, code=0, ACCELBENCH_PYTHON=f"fake@other={sys.executable}"

@@ -17,7 +17,7 @@ STAT = (
 )
 
 
-def test_a_cpus_time_is_user_nice_system_and_interrupts_and_guests_are_not_counted_twice(
+def test_cpu_time_includes_interrupts_and_counts_guests_once(
     tmp_path: Path,
 ) -> None:
     root = tree(tmp_path, {"proc/stat": STAT})
@@ -26,7 +26,7 @@ def test_a_cpus_time_is_user_nice_system_and_interrupts_and_guests_are_not_count
 
 
 @pytest.mark.parametrize("files", [{}, {"proc/stat": ""}, {"proc/stat": "cpu0 1 2 3\n"}, {"proc/stat": STAT}])
-def test_cpus_that_are_not_shown_have_no_times(tmp_path: Path, files: Files) -> None:
+def test_hidden_cpus_have_no_times(tmp_path: Path, files: Files) -> None:
     assert kernel.cpu_times(tree(tmp_path, files), (7,)) is None
 
 
@@ -55,7 +55,7 @@ def a_cache(cpu: int, index: int, level: int, size: str, shared: str) -> Files:
     return {f"{folder}/level": str(level), f"{folder}/size": f"{size}\n", f"{folder}/shared_cpu_list": shared}
 
 
-def test_the_last_level_cache_is_counted_once_for_all_that_share_it(tmp_path: Path) -> None:
+def test_a_shared_last_level_cache_counts_once(tmp_path: Path) -> None:
     files: Files = {}
     for cpu, shared in enumerate(("0-1", "0-1", "2-3", "2-3")):
         files |= a_cache(cpu, 0, 1, "32K", str(cpu)) | a_cache(cpu, 3, 3, "16384K", shared)
@@ -179,7 +179,7 @@ def test_a_cgroup_with_two_names_is_counted_once(tmp_path: Path) -> None:
     assert kernel.read_throttling(kernel.throttling_files(root)) == kernel.Throttling(200, 50, 1.0)
 
 
-def test_a_quota_is_a_number_of_cpus_and_not_rounded(tmp_path: Path) -> None:
+def test_a_quota_is_a_fractional_number_of_cpus(tmp_path: Path) -> None:
     files = {"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/a/cpu.max": "150000 100000\n"}
     assert list(kernel.quotas(tree(tmp_path, files))) == [kernel.Quota(cpus=1.5, period_s=0.1)]
 

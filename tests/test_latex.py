@@ -32,7 +32,7 @@ def latex(run: object) -> str:
     return content.decode()
 
 
-def test_a_cell_can_be_quoted_by_its_table_row_and_column() -> None:
+def test_cells_have_macros_by_table_row_and_column() -> None:
     jax = a_case(backend="jax", mode="jit")
     text = latex(a_run([*some_rounds(1e-3, 1e-3, 1e-3), *some_rounds(2e-3, 2e-3, 2e-3, case=jax)]))
     macros = dict(re.findall(r"\\def\\csname accelbench@([^\\]*)\\endcsname\{(.*)\}", text))
@@ -51,7 +51,7 @@ def test_names_are_escaped(name: str) -> None:
 
 
 @given(st.text())
-def test_braces_are_balanced_and_nothing_special_is_left_bare(text: str) -> None:
+def test_escaped_text_has_balanced_braces_and_no_special_characters(text: str) -> None:
     escaped = escape(text)
     bare = re.sub(r"\\[{}$&#_%]|\\[a-z]+\{\}|\$(?:\\[a-z]+|-)\$", "", escaped)
     assert not set(r"\{}$&#_%^~") & set(bare)

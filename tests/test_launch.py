@@ -138,7 +138,7 @@ def ready(transport: LocalTransport) -> Iterator[Worker]:
 PRODUCT = {"m": 256, "n": 256, "k": 256}
 
 
-def test_a_worker_answers_job_after_job(ready: Worker) -> None:
+def test_a_worker_answers_several_jobs(ready: Worker) -> None:
     for _ in range(2):
         answer = ready.run(job("gemm", **PRODUCT), 30, fork=True)
         assert answer.reply is not None
@@ -148,7 +148,7 @@ def test_a_worker_answers_job_after_job(ready: Worker) -> None:
 @pytest.mark.parametrize(
     ("kills", "status"), [(repeat(3), Status.CRASHED), (chain([3], repeat(4)), Status.OUT_OF_MEMORY)]
 )
-def test_a_killed_job_ran_out_of_memory_if_the_kernel_counts_one_more(
+def test_a_killed_job_is_out_of_memory_if_the_kernel_counted_it(
     monkeypatch: pytest.MonkeyPatch, kills: Iterator[int], status: Status
 ) -> None:
     monkeypatch.setenv("ACCELBENCH_WORKLOADS", str(WORKLOADS))
@@ -166,9 +166,7 @@ def test_a_killed_job_without_a_process_of_its_own_ends_its_worker(ready: Worker
     assert ready.run(job("gemm", **PRODUCT), 30, fork=True).status is Status.CRASHED
 
 
-def test_a_failure_has_the_end_of_a_flood_of_output_that_fills_no_disk(
-    ready: Worker, transport: LocalTransport
-) -> None:
+def test_a_failure_stores_only_the_end_of_much_output(ready: Worker, transport: LocalTransport) -> None:
     answer = ready.run(job("shouting", size=8), 60, fork=True)
     assert answer.status is Status.CRASHED
     assert answer.log.endswith("the last word\n")
@@ -178,7 +176,7 @@ def test_a_failure_has_the_end_of_a_flood_of_output_that_fills_no_disk(
 
 
 @pytest.mark.real  # waits until a limit is over
-def test_a_hung_job_is_ended_in_time_and_the_worker_stays_usable(ready: Worker) -> None:
+def test_a_hung_job_is_ended_and_its_worker_stays_usable(ready: Worker) -> None:
     answer = ready.run(job("hanging", size=8), 1, fork=True)
     assert (answer.end, answer.status) == (JobEnd.HUNG, Status.TIMEOUT)
     assert "hung without computing" in answer.message
@@ -193,7 +191,7 @@ def test_a_stopped_job_is_ended_in_time(ready: Worker) -> None:
     assert "SIGSTOP" in answer.message
 
 
-def test_an_interpreter_that_does_not_start_a_worker_is_broken(transport: LocalTransport) -> None:
+def test_an_interpreter_without_a_worker_is_broken(transport: LocalTransport) -> None:
     process = worker(transport, Target(name="x", backend="fake", python="/bin/false"))
     message = process.ready(10)
     assert message.status == "broken"
@@ -220,7 +218,7 @@ def test_a_worker_gets_only_allowed_variables(
     assert environment["PYTHONPATH"].startswith(str(transport.scratch.path))
 
 
-def test_a_foreign_interpreter_does_not_see_this_ones_packages(
+def test_another_interpreter_does_not_inherit_pythonpath(
     transport: LocalTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", "/somewhere")

@@ -92,7 +92,7 @@ def test_several_hosts_need_a_long_secret(secret: str | None) -> None:
     assert "openssl rand" in error.value.hint
 
 
-def test_on_one_host_the_first_leaves_its_port_in_a_folder_of_its_user(
+def test_on_one_host_the_port_is_announced_in_a_private_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -272,7 +272,7 @@ def test_ranks_that_see_the_same_accelerators_divide_them() -> None:
     assert [two_hosts.device(rank) for rank in range(3)] == [0, 0, 1]
 
 
-def test_a_process_that_ends_or_is_silent_gets_no_further_request() -> None:
+def test_ended_and_silent_processes_get_no_further_request() -> None:
     here, there = socket.socketpair()
     member = LaunchedProcess(1, "a", (0,), "1")
     follower = rank_transport.Follower(member, Channel(here))
@@ -382,7 +382,7 @@ def test_two_processes_make_one_run_and_its_profiles(tmp_path: Path) -> None:
 
 
 @pytest.mark.real
-def test_a_world_that_was_not_started_is_refused_by_all(tmp_path: Path) -> None:
+def test_a_world_of_another_size_is_refused_by_all_processes(tmp_path: Path) -> None:
     processes = [start(tmp_path, rank, "-b", "fake", "--world", "4") for rank in range(1)]
     (streams,) = (process.communicate(timeout=120) for process in processes)
     assert processes[0].returncode == 2
@@ -403,7 +403,7 @@ def faulty(tmp_path: Path, *faults: str, timeout_s: int, seed: int = 0) -> list[
 
 @pytest.mark.real  # waits until a limit is over
 @pytest.mark.xdist_group("launched")
-def test_a_faulty_rank_ends_its_case_is_named_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_faulty_rank_ends_its_case_and_is_named(tmp_path: Path) -> None:
     processes = faulty(tmp_path, "killed", "hangs", "wrong", "late", "garbles", "none", timeout_s=12)
     outputs = [process.communicate(timeout=120) for process in processes]
     assert [process.returncode for process in processes] == [4, 0], outputs
@@ -429,7 +429,7 @@ def test_a_faulty_rank_ends_its_case_is_named_and_leaves_nothing(tmp_path: Path)
 @pytest.mark.real  # waits until a limit is over
 @pytest.mark.xdist_group("launched")
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_launched_process_that_is_killed_is_named_and_the_other_ends(tmp_path: Path, victim: int) -> None:
+def test_a_killed_launched_process_is_named_and_the_other_ends(tmp_path: Path, victim: int) -> None:
     """In the second case, a rank hangs; the third case is not tried for a minute."""
     seed = next(seed for seed in range(99) if order_of(seed) == ["none", "hangs", "wrong"])
     processes = faulty(tmp_path, "none", "hangs", "wrong", timeout_s=60, seed=seed)
@@ -488,7 +488,7 @@ TORCH += ["--profile"]
     ],
     ids=lambda launcher: launcher[0],
 )
-def test_the_launchers_of_the_docs_start_it(launcher: list[str], tmp_path: Path) -> None:
+def test_the_documented_launchers_work(launcher: list[str], tmp_path: Path) -> None:
     pytest.importorskip("torch")
     program = shutil.which(launcher[0], path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     if program is None:

@@ -90,9 +90,7 @@ NO_RECORD = ("digits of a parameter", "a time of a calendar")  # beyond these no
 @pytest.mark.real
 @settings(max_examples=30, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.sampled_from(sorted(AROUND_LIMITS)), st.integers(-2, 2))
-def test_a_record_at_a_limit_is_read_again_and_one_beyond_it_is_a_failure_of_its_case(
-    limit: str, beyond: int
-) -> None:
+def test_records_at_a_limit_are_stored_and_beyond_it_fail(limit: str, beyond: int) -> None:
     record = AROUND_LIMITS[limit](beyond)
     with tempfile.TemporaryDirectory() as root:
         if beyond > 0 and limit in NO_RECORD:
@@ -141,7 +139,7 @@ def test_values_that_json_lacks_fail_their_case(tmp_path: Path, value: float) ->
 
 
 @pytest.mark.real
-def test_a_head_that_could_not_be_read_again_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+def test_an_unreadable_head_is_refused_before_measuring(tmp_path: Path) -> None:
     def info(more: int) -> RunInfo:
         return a_run_info(id="a", tags={"t": "x" * more})
 
@@ -156,7 +154,7 @@ def test_a_head_that_could_not_be_read_again_is_refused_before_anything_is_measu
 
 
 @pytest.mark.real
-def test_a_session_and_a_profile_that_could_not_be_read_again_are_not_stored() -> None:
+def test_unreadable_sessions_and_profiles_are_not_stored() -> None:
     with pytest.raises(CannotWrite, match="could not be read again"):
         encode_session(a_digest([(a_case(suite="x" * codec.LIMIT), [0.01])]))
     large = a_profiled(a_profile(an_operator("x" * artifacts.LIMIT, 0.05)))

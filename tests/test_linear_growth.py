@@ -141,7 +141,7 @@ def test_s13_calls_grow_no_faster_than_records_that_are_read(
 
 
 @pytest.mark.real
-def test_s13_a_list_of_runs_costs_a_row_each(tmp_path: Path) -> None:
+def test_s13_listing_runs_is_linear(tmp_path: Path) -> None:
     few, more = (a_store(tmp_path / str(count), count) for count in (FEW_READ, MORE_READ))
     assert steepness(listed, few, more) < STEEPEST * MORE_READ / FEW_READ
 

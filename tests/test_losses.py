@@ -37,7 +37,7 @@ def trainings() -> Iterator[Any]:
 
 @pytest.mark.real
 @pytest.mark.parametrize(("name", "framework", "steps"), list(trainings()))
-def test_the_loss_is_float64_s_for_ten_steps_and_falls(
+def test_the_loss_matches_float64_for_ten_steps_and_falls(
     frameworks: Frameworks, name: str, framework: str, steps: int
 ) -> None:
     if (probe := frameworks.probe(framework)).status == "unavailable":

@@ -52,7 +52,7 @@ def test_the_timer_cost_is_the_time_of_an_empty_block() -> None:
         (1e-3, 1.6e-3, 256),
     ],
 )
-def test_a_block_is_the_shortest_power_of_two_that_hides_the_timer(
+def test_a_block_is_the_smallest_power_of_two_that_hides_the_timer_cost(
     step_s: float, cost_s: float, iterations: int
 ) -> None:
     script = constant(step_s, cost_s)
@@ -126,7 +126,7 @@ def test_blocks_can_be_limited_to_one_step() -> None:
     assert measure_steps(script.step, script, DEFAULT, most=1).iterations == 1
 
 
-def test_a_batch_has_no_more_blocks_than_of_the_shortest_usual_ones() -> None:
+def test_the_number_of_blocks_of_a_batch_is_limited() -> None:
     assert batch_size(Script(repeat(1.0), batch_s=0.05), 1e-3) == 50
     assert batch_size(Script(repeat(1.0), batch_s=0.05), 1e-6) == 50
     assert batch_size(Script(repeat(1.0), batch_s=0.05), 1.0) == 1
@@ -225,7 +225,7 @@ def test_slow_steps_that_never_settle_are_flagged_and_steady_ones_are_not() -> N
     assert np.mean([not sample.steady for sample in steady]) <= 0.05
 
 
-def test_blocks_that_wander_are_unsteady_though_their_thirds_agree() -> None:
+def test_drifting_blocks_are_unsteady_even_if_their_thirds_agree() -> None:
     levels = np.repeat([1.0, 1.1, 1.0, 1.1, 1.0, 1.1], 20)  # two of each in a third, of 0.1 s
     noise = np.exp(np.random.default_rng(4).normal(0, 0.01, 120))
     assert not keeps_level([], (0.1 * levels * noise).tolist())
@@ -295,7 +295,7 @@ def test_a_stop_for_precision_is_within_it_nine_times_in_ten_under_correlation(p
 
 
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
-def test_every_policy_asks_for_fewer_seconds_than_it_allows(policy: Policy) -> None:
+def test_every_policy_has_minimum_times_below_its_limits(policy: Policy) -> None:
     assert policy.warmup_min_s < policy.warmup_max_s
     assert policy.min_s < policy.max_s
 
@@ -330,7 +330,7 @@ def test_reading_a_block_that_was_not_waited_for_takes_ten_times_longer(seconds:
 
 
 @pytest.mark.parametrize("seconds", [1e-5, 1e-3, 0.5])
-def test_a_lazy_output_is_detected_by_reading_a_computed_one(
+def test_lazy_outputs_are_detected_by_their_readback_time(
     seconds: float,
 ) -> None:
     class Lazy(Script):

@@ -92,7 +92,7 @@ def test_a_bad_message_is_a_failure_of_its_rank(content: bytes, monkeypatch: pyt
 
 @pytest.mark.real
 @pytest.mark.parametrize("content", BAD.values(), ids=BAD)
-def test_a_bad_message_of_a_forked_rank_is_its_failure(
+def test_a_bad_message_of_a_forked_rank_is_a_failure(
     content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(meeting, "GRACE_S", 0.02)

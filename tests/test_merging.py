@@ -39,7 +39,7 @@ def content(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
-def test_runs_of_two_machines_become_one_store_and_merging_again_changes_nothing(tmp_path: Path) -> None:
+def test_runs_of_two_machines_are_merged_once(tmp_path: Path) -> None:
     store(tmp_path / "a", IDS[0], cpu="A")
     store(tmp_path / "b", IDS[1], cpu="B")
     root = tmp_path / "all"
@@ -99,7 +99,7 @@ def test_a_run_is_stored_under_its_own_id_without_replacing_another(
     assert outcomes(tmp_path / "all", Path(folder)) == ["present"]
 
 
-def test_a_folder_that_is_not_a_run_is_never_replaced(tmp_path: Path) -> None:
+def test_a_folder_without_a_run_is_never_replaced(tmp_path: Path) -> None:
     source, target = store(tmp_path / "a", IDS[0]), tmp_path / "all" / runs.RUNS / IDS[0]
     target.mkdir(parents=True)
     (target / "mine.txt").write_text("notes")

@@ -54,7 +54,7 @@ def a_wrong_result(**over: Any) -> Failure:
     return a_failure(**({"status": status, "message": message, "relative_error": 1.0} | over))
 
 
-def test_a_row_describes_its_case() -> None:
+def test_a_row_has_the_fields_of_its_case() -> None:
     (row,) = the_rows(a_run(some_rounds(0.001, 0.001, 0.001, case=a_case(target="torch@2.12"))))
     assert {name: row[name] for name in COLUMNS[:18]} == {
         "case": "gemm(m=64,n=64,k=64)/float32/eager@torch@2.12:cpu",
@@ -101,16 +101,14 @@ seconds = st.floats(min_value=1.0, max_value=MAX_PROCESS_RATIO)
 
 
 @given(st.lists(st.lists(seconds, min_size=1, max_size=5), min_size=1, max_size=4), st.integers(1, 1000))
-def test_a_rate_is_all_work_over_the_latency_never_a_mean_of_rates(
-    processes: list[list[float]], items: int
-) -> None:
+def test_a_rate_is_work_divided_by_latency(processes: list[list[float]], items: int) -> None:
     row = the_row(*(a_measurement(block_s=tuple(p), cost=a_cost(items=items)) for p in processes))
     assert row["items_per_s"] * row["latency_s"] == pytest.approx(items)
     assert row["flops_per_s"] * row["latency_s"] == pytest.approx(row["flops"])
     assert row["bytes_per_s"] * row["latency_s"] == pytest.approx(row["bytes"])
 
 
-def test_processes_that_disagree_have_no_headline_and_no_rate() -> None:
+def test_disagreeing_processes_have_no_headline() -> None:
     row = the_row(*(a_measurement(block_s=(10 * s,) * 5) for s in (3.55e-3, 0.216, 0.213)))
     assert row["status"] == "ok"
     assert {row[name] for name in SPEED} == {None}
@@ -143,7 +141,7 @@ def test_disagreement_has_the_reason_of_the_pooled_value(metric: Metric, values:
 
 
 @given(st.lists(st.floats(1.0, MAX_PROCESS_RATIO), min_size=5, max_size=40))
-def test_five_processes_that_agree_have_an_interval_within_half_of_it(
+def test_the_interval_of_five_agreeing_processes_is_within_half_of_the_value(
     agreeing: list[float],
 ) -> None:
     pooled = geometric_mean(agreeing)
@@ -215,7 +213,7 @@ def test_p99_needs_662_samples() -> None:
         ([{"relative_error": error} for error in (1e-7, 3e-7, None)], {"relative_error": 3e-7}),
     ],
 )
-def test_a_column_combines_the_rounds_that_have_it(
+def test_a_column_combines_the_available_rounds(
     outcomes: list[dict[str, Any]], columns: dict[str, float]
 ) -> None:
     row = the_row(*(a_measurement(**outcome) for outcome in outcomes))
@@ -334,7 +332,7 @@ def test_energy_is_the_median_of_the_rounds_that_have_it() -> None:
     assert not [note for note in row["notes"] if "_j" in note]
 
 
-def test_throttling_is_a_note_and_the_status_stays_ok() -> None:
+def test_throttling_is_only_a_note() -> None:
     hot = a_telemetry(reasons=(0x40,) * 11, sm_mhz=(1000,) * 11)
     row = the_row(a_watched(hot), a_watched(hot))
     assert row["status"] == "ok"

@@ -26,7 +26,9 @@ def test_one_dimensional_filters_need_one_multiplication_per_input(m: int, r: in
 
 
 @given(st.integers(1, 12), st.integers(1, 5), st.integers(1, 4), st.integers(0, 5))
-def test_no_bilinear_algorithm_takes_fewer(size: int, kernel: int, stride: int, edge: int) -> None:
+def test_no_bilinear_algorithm_needs_fewer_multiplications(
+    size: int, kernel: int, stride: int, edge: int
+) -> None:
     """The rank of a matrix made of the tensor of products is a lower bound of the rank of the tensor."""
     if size + 2 * edge < kernel:
         return
@@ -52,7 +54,7 @@ def test_the_savings_of_convolutions_follow_from_their_sizes() -> None:
     assert speech.multiplications_saved == pytest.approx((79 * 5 / 161) * (341 * 20 / 700), rel=0.01)
 
 
-def test_a_network_saves_as_much_as_its_layers_together() -> None:
+def test_the_savings_of_a_network_combine_those_of_its_layers() -> None:
     conv = Conv(name="conv", inputs=3, outputs=4, kernel=3, size=8)
     up = ConvTranspose(name="up", inputs=3, outputs=4, kernel=4, stride=2, edge=1, size=8)
     dense = Dense(name="dense", inputs=5, outputs=6)

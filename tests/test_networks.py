@@ -181,7 +181,7 @@ def test_networks_have_the_published_number_of_parameters() -> None:
     assert parameters_of(ConvnetTrain()) == 2_122_186
 
 
-def test_a_resnet50_image_takes_these_flops() -> None:
+def test_resnet50_has_the_expected_flops_per_image() -> None:
     assert Resnet50Infer(batch=1).cost(Dtype.FLOAT32).flops == 8_178_368_512
     assert Resnet50Train(batch=1).cost(Dtype.FLOAT32).flops == 24_299_077_632
 
@@ -209,7 +209,7 @@ def test_flops_are_proportional_to_the_batch(batch: int, sides: int) -> None:
 
 
 @given(st.integers(1, 7))
-def test_layers_fit_together(sides: int) -> None:
+def test_output_shapes_of_layers_match_their_successors(sides: int) -> None:
     network = Resnet50Infer(image=32 * sides)
     _, outputs = network.stem.pixels()
     pixels = outputs // 4  # the max-pool
@@ -270,7 +270,7 @@ def test_the_convnets_loss_falls() -> None:
     [ConvnetTrain().tiny(), pytest.param(Resnet50Train().tiny(), marks=pytest.mark.nightly), FitTrain()],
     ids=repr,
 )
-def test_the_reference_gradients_are_torchs_in_float64(work: TrainingStep) -> None:
+def test_reference_gradients_equal_those_of_torch_in_float64(work: TrainingStep) -> None:
     context, arrays = TorchContext("float64"), work.arrays(DRAW)
     inputs = [context.put(arrays[name]) for name in work.input_names]
     model = load_module(work, context, arrays).train()
@@ -293,7 +293,7 @@ def test_the_reference_gradients_are_torchs_in_float64(work: TrainingStep) -> No
 @pytest.mark.real
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_every_framework_takes_the_steps_of_the_published_rule(framework: str, name: str) -> None:
+def test_every_framework_follows_the_published_update_rule(framework: str, name: str) -> None:
     work = FitTrain(optimizer=name)
     arrays: Any = work.arrays(DRAW)
     optimizer = OPTIMIZERS[name]
@@ -356,7 +356,7 @@ def test_jax_carries_running_statistics_as_torch_does() -> None:
 @pytest.mark.real
 @pytest.mark.parametrize("name", ["mnist_cnn_train", "mnist_cnn_infer", "gpt2_prefill", "gpt2_decode"])
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_other_inputs_of_a_network_are_made_without_its_weights(framework: str, name: str) -> None:
+def test_other_inputs_are_drawn_without_weights(framework: str, name: str) -> None:
     """As they would be by building the program again."""
     work = tiny(name)
     program = built(framework, work, work.arrays(DRAW))

@@ -43,7 +43,7 @@ def test_rounds_are_split_so_that_drift_favours_neither_side() -> None:
 
 
 @given(st.integers(1, 20))
-def test_twice_the_rounds_give_each_side_as_many_of_each_case(rounds: int) -> None:
+def test_both_sides_have_equal_rounds_of_each_case(rounds: int) -> None:
     count = 2 * rounds
     cases = [a_case(), a_case(mode="compile")]
     records = [record for case in cases for record in some_rounds(*[0.001] * count, case=case)]
@@ -147,7 +147,7 @@ def test_the_documented_example_matches_the_output() -> None:
 
 
 @pytest.mark.real
-def test_a_suite_is_measured_against_itself_for_people_and_programs(tmp_path: Path) -> None:
+def test_a_suite_is_measured_against_itself_in_text_and_json(tmp_path: Path) -> None:
     suite = tmp_path / "small.toml"
     suite.write_text('description = "d"\npolicy = "quick"\n[[cases]]\nworkload = "gemm"\n')
     arguments = ("doctor", "--aa", "small.toml", "-b", "fake", "-d", "cpu")
@@ -161,7 +161,7 @@ def test_a_suite_is_measured_against_itself_for_people_and_programs(tmp_path: Pa
     assert not (tmp_path / "results").exists()
 
 
-def test_an_unknown_suite_and_nothing_to_measure_have_their_codes(tmp_path: Path) -> None:
+def test_an_unknown_suite_and_an_empty_plan_have_exit_codes(tmp_path: Path) -> None:
     accelbench("doctor", "--aa", "quik", cwd=tmp_path, code=2)
     accelbench(
         "doctor", "--aa", "quick", "-b", "fake", "-d", "cuda", cwd=tmp_path, code=3, ACCELBENCH_WORKLOADS=""

@@ -10,7 +10,7 @@ SAMPLES = {"count": 2, "rounds": 3, "copies": 4, "processes": 2, "samples": 22, 
 
 
 @pytest.mark.parametrize("kind", NoteKind)
-def test_every_kind_has_words_for_its_data(kind: NoteKind) -> None:
+def test_every_kind_has_a_sentence(kind: NoteKind) -> None:
     names = [name for _, name, _, _ in string.Formatter().parse(CLAUSES[kind]) if name]
     data = {name: 0.5 if name in FORMATS else SAMPLES.get(name, name) for name in names}
     text = note(kind, **data).text
@@ -30,11 +30,11 @@ def test_a_clause_omits_the_label_of_the_note() -> None:
     ("cores", "text"),
     [(0.53, "0.5 of a core"), (0.94, "0.9 of a core"), (0.96, "1.0 cores"), (1.62, "1.6 cores")],
 )
-def test_cores_are_a_part_of_one_or_a_number_of_them(cores: float, text: str) -> None:
+def test_cores_are_shown_as_a_fraction_or_a_number(cores: float, text: str) -> None:
     assert note(NoteKind.STOLEN_TIME, cores=cores).clause == f"the hypervisor withheld {text}"
 
 
-def test_braces_in_a_sentence_are_not_taken_for_data() -> None:
+def test_braces_in_plain_text_are_not_placeholders() -> None:
     assert plain("{count} of {rounds}").text == "{count} of {rounds}"
 
 

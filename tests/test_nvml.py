@@ -70,7 +70,7 @@ def connected(module: types.SimpleNamespace | None = None, **over: Any) -> nvml.
     return library
 
 
-def test_a_gpus_state_is_in_the_units_that_are_stored() -> None:
+def test_the_state_of_a_gpu_has_the_stored_units() -> None:
     assert connected().state(0) == nvml.GpuState(
         sm_mhz=1500,
         memory_mhz=2619,
@@ -107,7 +107,7 @@ def test_unsupported_values_of_a_gpu_are_none() -> None:
     assert (settings.name, settings.mig, settings.power_limit_w) == ("", None, None)
 
 
-def test_a_gpu_that_the_driver_has_lost_leaves_the_others_measured() -> None:
+def test_a_lost_gpu_does_not_affect_the_others() -> None:
     def handle(index: int) -> str:
         if index == 1:
             raise NVMLError("GPU is lost")
@@ -158,7 +158,7 @@ def absent() -> Any:
         (lambda: a_module(GetCount=None), "no NVML: Not Supported"),
     ],
 )
-def test_without_nvml_there_is_one_reason(load: Any, reason: str) -> None:
+def test_missing_nvml_has_one_reason(load: Any, reason: str) -> None:
     assert nvml.connect(load) == reason
 
 

@@ -42,7 +42,7 @@ def test_a_model_exported_by_one_process_is_found_by_another(tmp_path: Path, fol
     assert models.cached_model("b.onnx") is None
 
 
-def test_a_model_in_parts_stays_where_it_is(tmp_path: Path, folder: Path) -> None:
+def test_a_model_in_parts_is_not_cached(tmp_path: Path, folder: Path) -> None:
     (tmp_path / "model.onnx.data").write_bytes(b"weights")
     models.cache_model(exported(tmp_path), "a.onnx")
     assert (tmp_path / "model.onnx").is_file()
@@ -63,7 +63,7 @@ def gemm(m: int) -> Workload:
     return workload
 
 
-def test_models_of_other_parameters_or_dtypes_have_other_names() -> None:
+def test_model_names_depend_on_parameters_and_dtype() -> None:
     names = [models.model_name(gemm(m), dtype) for m in (8, 16) for dtype in (Dtype.FLOAT32, Dtype.FLOAT64)]
     assert len(set(names)) == 4
     assert models.model_name(gemm(8), Dtype.FLOAT32) == names[0]

@@ -94,7 +94,7 @@ def compiled_on(engine: Engine, dtype: Dtype, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     ("dtype", "hint"), [(Dtype.FLOAT32, "f32"), (Dtype.BFLOAT16, "bf16"), (Dtype.FLOAT16, "f16")]
 )
-def test_a_model_is_compiled_for_latency_in_one_stream_with_the_threads_and_precision_of_the_case(
+def test_a_model_is_compiled_with_the_settings_of_the_case(
     monkeypatch: pytest.MonkeyPatch, dtype: Dtype, hint: str
 ) -> None:
     engine = Engine(computes=hint)

@@ -112,7 +112,7 @@ def test_two_presets_exclude_each_other_and_a_budget_excludes_both() -> None:
             request.request(MeasureOptions(budget_s=9.0, **more))
 
 
-def test_a_command_takes_only_the_flags_it_is_for() -> None:
+def test_a_command_accepts_only_its_own_flags() -> None:
     assert parse("-b", "torch", only=("backends", "threads")).backends == ("torch",)
     for selection in ({"only": ("backends",)}, {"without": ("seed",)}):
         with pytest.raises(typer.BadParameter.__mro__[1], match="No such option"):
@@ -130,7 +130,7 @@ def test_one_name_and_a_list_of_names_are_equivalent(names: list[str]) -> None:
         assert from_keywords((), {"backends": name}, "f").backends == (name,)
 
 
-def test_names_become_values_when_a_request_is_made() -> None:
+def test_a_request_converts_names_to_values() -> None:
     measure_request = request.request(
         MeasureOptions(dtypes=("float64",), caches=("cold",), params={"m": 3}, threads=(1,))
     )
@@ -149,7 +149,7 @@ def test_an_unknown_name_raises_an_error_with_a_hint(wrong: dict[str, Any]) -> N
     assert caught.value.hint
 
 
-def test_a_function_takes_the_keywords_it_shows_and_no_other() -> None:
+def test_a_function_accepts_only_its_documented_keywords() -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument 'backend'"):
         benchbench.run(backend="fake")  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="unexpected keyword argument 'seed'"):

@@ -223,7 +223,7 @@ def test_system_themes_equal_the_selectable_themes() -> None:
     assert [light, dark] == selectable
 
 
-def test_a_page_loads_nothing() -> None:
+def test_a_page_loads_no_other_resource() -> None:
     text = page(report_document(random_run()))
     assert not re.search(r"(?:src|href)=\"(?!#)|url\(|@import|<link", text)
 
@@ -255,7 +255,7 @@ def test_a_case_without_a_speed_has_a_row_with_the_reason() -> None:
     assert "no room" in sections(page(report))["Results per backend and device"]
 
 
-def test_labels_omit_a_sign_that_the_value_has() -> None:
+def test_labels_do_not_repeat_the_sign_of_the_value() -> None:
     interval = Number(0.22, "±")
     cells: dict[str, Content] = {"rate": Number(2.0, "×"), "±": interval, "± fastest": interval}
     text = page(Document(name="x", title="x", tables=(document.table([cells]),)))

@@ -220,7 +220,7 @@ def test_the_marks_of_a_chart_are_visible_at_their_values(width: int, tab: Tab, 
             assert (fill == "none") == is_undecided
 
 
-def test_hostile_text_adds_nothing_does_nothing_and_loads_nothing(tab: Tab, show: Show) -> None:
+def test_hostile_text_has_no_effect(tab: Tab, show: Show) -> None:
     tab.window(1280)
     for plain, hostile in zip(documents("a" * len(HOSTILE)), documents(HOSTILE), strict=True):
         show(plain)
@@ -232,9 +232,7 @@ def test_hostile_text_adds_nothing_does_nothing_and_loads_nothing(tab: Tab, show
 
 
 @pytest.mark.parametrize("name", ["gemm", "a" * 120])
-def test_no_page_is_wider_than_its_window_and_no_text_lies_on_another(
-    name: str, tab: Tab, show: Show
-) -> None:
+def test_pages_fit_the_window_without_overlapping_text(name: str, tab: Tab, show: Show) -> None:
     for document in (report_document(random_run()), *documents(name)):
         show(document)
         for width in WIDTHS:
@@ -297,7 +295,7 @@ def focus_on(tab: Tab, selector: str) -> None:
     raise AssertionError(f"no key leads to {selector}")
 
 
-def test_a_link_opens_the_same_order_the_same_rows_and_the_same_theme(tab: Tab, show: Show) -> None:
+def test_a_link_restores_order_rows_and_theme(tab: Tab, show: Show) -> None:
     tab.window(1280)
     report = report_document(random_run())
     title = report.tables[0].title

@@ -279,7 +279,7 @@ def test_the_parts_of_a_batch_make_the_whole_batch() -> None:
     assert all(part["conv1.weight"] is arrays["conv1.weight"] for part in parts)
 
 
-def test_a_device_has_its_part_of_each_micro_batch() -> None:
+def test_each_device_gets_its_part_of_each_micro_batch() -> None:
     work = ConvnetTrain(batch=12, accumulate=3).divided(TWO)
     arrays = work.arrays(Draw(Dtype.FLOAT32))
     grouped = grouped_by_device(work, arrays)
@@ -338,7 +338,7 @@ def test_a_reference_with_synchronised_batch_norm_has_one_replica() -> None:
         ({"accumulate": 2, "sync_batch_norm": True}, TWO, "the whole micro-batch"),
     ],
 )
-def test_a_note_gives_the_extent_of_batch_statistics(
+def test_a_note_has_the_extent_of_batch_statistics(
     params: dict[str, Any], placement: Placement, extent: str | None
 ) -> None:
     notes = batch_statistics(Resnet50Train(**params).divided(placement), per_device=True)

@@ -142,7 +142,7 @@ def test_every_path_to_a_run_names_the_same_run(
 
 @pytest.mark.real
 @pytest.mark.parametrize("run", ["{elsewhere}/other/runs/copy", "linked"])
-def test_nothing_is_written_into_the_folder_of_a_run_elsewhere(
+def test_the_folder_of_a_run_outside_the_store_is_not_changed(
     elsewhere: Path, tmp_path: Path, run: str
 ) -> None:
     root = tmp_path / "results"

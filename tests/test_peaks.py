@@ -40,7 +40,7 @@ def table() -> list[dict[str, str]]:
         ("NVIDIA RTX 6000 Ada Generation", "NVIDIA RTX 6000 Ada"),
     ],
 )
-def test_a_framework_s_name_for_a_device_finds_its_peaks(name: str, device: str) -> None:
+def test_peaks_are_found_by_the_device_names_of_frameworks(name: str, device: str) -> None:
     assert peaks_of(name).device == device
 
 
@@ -78,7 +78,7 @@ def test_the_float32_limit_is_a_third_of_the_tf32_peak() -> None:
     assert v100.flops_limit(Dtype.FLOAT32) == 15.7e12
 
 
-def test_no_device_multiplies_int8_slower_than_float16_but_blackwell_ultra() -> None:
+def test_only_blackwell_ultra_and_rubin_multiply_int8_slower_than_float16() -> None:
     """Which has next to none of it; every other part doubles it, or has as much."""
     complete_rows = [row for row in table() if row["int8"] and row["float16"]]
     slower = {row["device"] for row in complete_rows if float(row["int8"]) < float(row["float16"])}
@@ -108,7 +108,7 @@ def test_the_table_names_its_source_and_licence_and_no_name_twice() -> None:
     assert all(peaks(name) for name in names)
 
 
-def test_every_dtype_s_rate_is_between_a_fifth_of_a_teraflop_and_twenty_petaflops() -> None:
+def test_all_peaks_are_plausible_numbers() -> None:
     rates = [float(row[dtype]) * TERA for row in table() for dtype in Dtype if row.get(dtype)]
     assert len(rates) > 180
     assert 0.2e12 < min(rates) < max(rates) < 2e16

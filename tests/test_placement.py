@@ -110,7 +110,7 @@ def test_an_impossible_variable_of_a_case_is_refused(environment: dict[str, str]
 
 
 @pytest.mark.real
-def test_a_case_finds_the_variables_of_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_case_sees_the_variables_of_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACCELBENCH_WORKLOADS", folder_with("surrounded"))
     plain = a_case(workload="surrounded", params={"size": 32}, backend="fake")
     cases = [plain, *(replace(plain, environment={"STEP_S": text}) for text in ("0.25", "0.5"))]

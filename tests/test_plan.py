@@ -42,7 +42,7 @@ def ids(made_plan: Plan) -> list[str]:
     return [case.id for case in made_plan.cases]
 
 
-def test_lists_are_axes_and_the_id_has_every_choice() -> None:
+def test_lists_are_axes_and_ids_contain_every_value() -> None:
     new_plan = planned(SQUARES, probe("torch", CPU))
     assert ids(new_plan) == [
         "gemm(m=8,n=4,k=4)/float32/eager@torch:cpu",
@@ -56,7 +56,7 @@ def test_sizes_adapt_to_the_class_of_the_device() -> None:
     ]
 
 
-def test_each_backend_runs_in_the_mode_its_users_usually_run() -> None:
+def test_each_backend_runs_in_its_usual_mode_by_default() -> None:
     new_plan = planned(
         Entry(workload="gemm"), probe("torch", CPU), probe("tensorflow", CPU), probe("jax", CPU)
     )
@@ -109,7 +109,7 @@ def test_a_missing_backend_is_skipped_silently_unless_none_is_installed() -> Non
     assert {omission.case.backend for omission in nothing.left_out} == {"torch", "jax"}
 
 
-def test_a_plan_without_a_case_has_no_largest() -> None:
+def test_an_empty_plan_has_no_largest_case() -> None:
     (table,) = plan_document(a_run_info(plan=(), left_out=(a_left_out(),))).tables
     assert table.notes[-1] == "0 cases, 1 left out"
 
@@ -182,7 +182,7 @@ def test_the_same_case_in_two_suites_is_planned_once() -> None:
     assert len(new_plan.cases) == 2
 
 
-def test_parameters_are_read_as_numbers_truth_values_and_words() -> None:
+def test_parameters_are_parsed_as_numbers_booleans_or_strings() -> None:
     assert parse_params(["batch=32,64", "causal=true"]) == {"batch": [32, 64], "causal": [True]}
     assert parse_params(["m=n=512,1024"]) == {"m=n": [512, 1024]}
     assert parse_params(["optimizer=nan,inf"]) == {"optimizer": ["nan", "inf"]}, "no size is either"
@@ -198,7 +198,7 @@ def test_tied_sizes_change_together() -> None:
     ]
 
 
-def test_a_parameter_that_is_tied_may_be_one_that_only_some_workloads_have() -> None:
+def test_tied_parameters_may_exist_in_some_workloads_only() -> None:
     suite = Suite(description="d", cases=[Entry(workload="gemm"), Entry(workload="conv2d")], name="mine")
     selection = Selection(params={"m=batch": [2]})
     new_plan = plan(select([suite], selection), selection, [probe("torch", CPU)])

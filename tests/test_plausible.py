@@ -54,7 +54,7 @@ def test_flops_beyond_the_datasheet_and_fast_algorithms_are_implausible(
 
 
 @pytest.mark.parametrize(("times", "plausible"), [(1.99, True), (2.01, False)])
-def test_two_devices_do_twice_as_much_as_one(times: float, plausible: bool) -> None:
+def test_peaks_are_multiplied_by_the_number_of_devices(times: float, plausible: bool) -> None:
     two = Placement(devices=2, strategy=Strategy.DATA_PARALLEL)
     for work in ({"flops": int(times * 989e12)}, {"flops": 0, "bytes": int(times * (3.35e12 + 2**28))}):
         case = a_case(device="cuda:0", dtype=Dtype.BFLOAT16, placement=two)
@@ -79,7 +79,7 @@ def test_each_dtype_has_a_separate_peak(dtype: Dtype, peak: float) -> None:
 
 
 @pytest.mark.parametrize("device", ["NVIDIA H100 96GB HBM3", "Example CPU", "", None])
-def test_without_a_datasheet_no_rate_is_too_high(device: str | None) -> None:
+def test_rates_without_a_datasheet_are_plausible(device: str | None) -> None:
     assert not implausible(a_case(), device, [doing(1e-9, flops=10**15, bytes=10**15)])
 
 

@@ -37,7 +37,7 @@ def texts(svg: bytes) -> list[str]:
     return re.findall(r"<!-- (.*?) -->", svg.decode(), re.DOTALL)
 
 
-def test_panels_of_one_picture_have_one_kind_of_unit() -> None:
+def test_panels_of_one_picture_share_a_unit() -> None:
     copy = {"cost": a_cost(flops=0, bytes=10**9, items=1, item="copy")}
     copy_records = some_rounds(0.02, 0.021, case=a_case(workload="copy", params={"n": 9}), **copy)
     run = a_typical_run()
@@ -151,7 +151,7 @@ def rows(panel: Bars | Strips) -> tuple[Bar, ...]:
     return panel.bars if isinstance(panel, Bars) else panel.strips
 
 
-def test_processes_that_disagree_are_drawn_one_by_one_in_pictures_and_pages() -> None:
+def test_disagreeing_processes_are_drawn_one_by_one() -> None:
     document = report_document(a_run(some_rounds(0.001, 0.2, 0.21)))
     (latency,) = (plot for plot in document.plots if plot.name == "latency")
     (panel,) = latency.panels

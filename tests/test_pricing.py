@@ -26,7 +26,7 @@ def the_row(prices: Prices | None, device: str = CPU.model) -> dict[str, Any]:
     return flatten(row)
 
 
-def test_a_price_gives_the_items_of_one_unit_of_money() -> None:
+def test_a_price_determines_the_items_per_unit_of_money() -> None:
     row = the_row(EUROS)
     assert (row["price_per_hour"], row["currency"]) == (0.5, "EUR")
     assert row["items_per_cost"] == pytest.approx(3 / 1e-3 * 3600 / 0.5)
@@ -96,7 +96,7 @@ def test_a_row_of_several_devices_has_the_price_of_all() -> None:
 @given(
     st.floats(min_value=1e-3, max_value=1e12), st.floats(min_value=1e-6, max_value=1e6), st.integers(2, 100)
 )
-def test_twice_the_price_is_half_the_items(rate: float, price: float, times: int) -> None:
+def test_items_are_inversely_proportional_to_the_price(rate: float, price: float, times: int) -> None:
     once = case_price(rate, "x", Prices(currency="EUR", per_hour={"x": price}))
     dearer = case_price(rate, "x", Prices(currency="EUR", per_hour={"x": price * times}))
     assert once.items_per_cost

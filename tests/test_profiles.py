@@ -56,7 +56,7 @@ def test_an_unknown_number_of_gaps_is_not_shown() -> None:
         assert table.facts[-1] == f"operators were running 90.0 % of the time{text}"
 
 
-def test_a_table_is_of_one_step_and_adds_up() -> None:
+def test_a_table_shows_one_step_and_adds_up() -> None:
     table = a_table()
     assert table.step_s == 0.01
     assert {row.name: row.self_s for row in table.rows} == pytest.approx(
@@ -109,7 +109,7 @@ def test_fractional_calls_mean_lost_events(calls: int, steps: int, is_noted: boo
     )
 
 
-def test_the_operator_that_slowed_is_named_first_with_its_part_of_the_difference() -> None:
+def test_the_slowed_operator_is_listed_first_with_its_share() -> None:
     ref = a_table(an_operator("clamp", 0.02), an_operator("mm", 0.06))
     new = a_table(an_operator("clamp", 0.062), an_operator("mm", 0.0605), wall_s=0.14)
     comparison = difference(ref, new)
@@ -158,7 +158,7 @@ def test_operators_and_idle_time_add_up_to_the_whole_difference(
 
 
 @given(tables(), tables())
-def test_the_other_way_round_every_change_has_the_other_sign(ref: OperatorTable, new: OperatorTable) -> None:
+def test_swapping_sides_reverses_every_change(ref: OperatorTable, new: OperatorTable) -> None:
     there, back = difference(ref, new), difference(new, ref)
     assert sorted(change.change_s for change in there.changes) == pytest.approx(
         sorted(-change.change_s for change in back.changes), abs=1e-12

@@ -61,7 +61,7 @@ def test_a_profiled_run_shows_each_case_by_operator_and_keeps_the_trace(tmp_path
 
 
 @pytest.mark.real
-def test_the_operator_that_was_slowed_is_named_first_between_two_runs(tmp_path: Path) -> None:
+def test_a_comparison_of_profiles_lists_the_slowed_operator_first(tmp_path: Path) -> None:
     for slow in ("none", "clamp"):
         accelbench(*FAKE, *UNEVEN, "-p", f"slow={slow}", cwd=tmp_path)
     data = json.loads(accelbench("profile", "latest~1", "latest", "--format", "json", cwd=tmp_path).stdout)
@@ -125,7 +125,7 @@ def test_the_error_of_a_run_without_profiles_has_the_command(
     assert hint in process.stderr
 
 
-def test_a_pattern_without_a_case_and_runs_without_a_common_one_are_mistakes(tmp_path: Path) -> None:
+def test_patterns_and_runs_without_matching_cases_are_errors(tmp_path: Path) -> None:
     for number, workloads in enumerate((["honest", "gemm"], ["uneven"])):
         records = [a_record(case=a_case(workload=workload)) for workload in workloads]
         run = runs.store_run(tmp_path / "results", a_run(records, id=f"2026010{number}-030405-abcd"))
@@ -161,7 +161,7 @@ def test_traces_are_compressed_once_and_named_after_the_case(tmp_path: Path) -> 
     )
 
 
-def test_a_case_of_any_name_stays_in_its_folder_and_apart_from_others(tmp_path: Path) -> None:
+def test_profiles_of_any_case_name_have_separate_folders(tmp_path: Path) -> None:
     names = ["../../up", "/etc", "a b", "a/b", "x" * 500, "\ud800", "日本", "\n"]
     for name in names:
         keep(tmp_path, a_profiled(case=a_case(workload=name)), **{"trace.json": b"{}"})
@@ -217,7 +217,7 @@ def test_a_profile_of_a_newer_version_is_unreadable(tmp_path: Path) -> None:
         (1e-6, 1024, (1000, 1)),  # at most a thousand
     ],
 )
-def test_as_many_steps_are_profiled_as_take_half_a_second_within_bounds(
+def test_half_a_second_of_steps_is_profiled(
     step_s: float, iterations: int, expected: tuple[int, int]
 ) -> None:
     measurement = a_measurement(block_s=(step_s * iterations,) * 5, iterations=iterations)

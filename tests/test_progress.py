@@ -60,7 +60,7 @@ def two_sides(*pairs: tuple[LeftOut, LeftOut]) -> list[RunInfo]:
     return heads
 
 
-def test_a_case_that_two_sides_leave_out_is_listed_once_with_the_side_that_cannot_run_it() -> None:
+def test_an_omitted_case_is_listed_once_with_its_side() -> None:
     compiled = a_case(mode="compile", device="cuda:0")
     omissions = a_left_out(), a_left_out(case=compiled)
     waits = a_left_out(status=Status.SKIPPED, reason="its counterpart cannot run: no GPU")

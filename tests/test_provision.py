@@ -201,7 +201,7 @@ def test_an_incomplete_environment_is_rebuilt_as_requested(home: Home) -> None:
 
 
 @pytest.mark.real
-def test_a_build_that_is_killed_keeps_others_out_until_its_pip_has_ended(home: Home) -> None:
+def test_a_killed_build_stays_locked_until_pip_has_ended(home: Home) -> None:
     source = slow_source(home.path / "slow")
     (source / "wait").touch()
     process = home.creating("fake", "--with", "./slow")
@@ -217,7 +217,7 @@ def test_a_build_that_is_killed_keeps_others_out_until_its_pip_has_ended(home: H
 
 @pytest.mark.nightly
 @pytest.mark.real
-def test_a_framework_that_does_not_import_makes_the_environment_broken(home: Home) -> None:
+def test_an_environment_whose_framework_fails_to_import_is_broken(home: Home) -> None:
     files = {"torch/__init__.py": "raise ImportError('libtorch.so: undefined symbol')\n"}
     wheel(home.wheels, "torch", "2.12.1", files)
     process = home.create("torch@2.12", "--variant", "cuda", code=7)
@@ -281,7 +281,7 @@ def test_requirements_follow_the_label_unless_overridden(
 
 
 @pytest.mark.usefixtures("nowhere")
-def test_a_label_moves_every_pin_of_a_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_label_changes_every_pin_of_a_backend(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = backend_class("torch")
     monkeypatch.setattr(torch, "requirements", ("torch==2.9.0", "torch_xla==2.9.0", "numpy"))
     request = build.build_request("torch@2.8", ())
@@ -408,7 +408,7 @@ def test_every_backend_requires_numpy() -> None:
 
 
 @given(st.text())
-def test_a_name_is_refused_or_safe_as_the_name_of_a_folder(text: str) -> None:
+def test_accepted_names_are_safe_folder_names(text: str) -> None:
     for name in (text, f"torch@{text}"):
         try:
             backend, label = interpreters.split_name(name)

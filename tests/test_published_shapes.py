@@ -67,7 +67,7 @@ def test_recurrent_product_flops_match_the_published_ones() -> None:
 
 
 @pytest.mark.parametrize(("a_t", "b_t"), [*itertools.product((False, True), repeat=2)])
-def test_a_column_major_product_is_the_row_major_one_of_its_memory(a_t: bool, b_t: bool) -> None:
+def test_a_column_major_product_equals_the_row_major_one_in_memory(a_t: bool, b_t: bool) -> None:
     """The product that cuBLAS computes on column-major matrices equals ours on the same memory."""
     row = {"m": 3, "n": 4, "k": 5, "a_t": str(a_t).lower(), "b_t": str(b_t).lower()}
     source = np.random.default_rng(0)

@@ -106,7 +106,7 @@ def test_a_function_is_measured_and_its_result_is_returned(tmp_path: Path) -> No
     assert (record.outcome.timer, record.isolation) == ("perf_counter", "shared")
 
 
-def test_a_function_that_raises_fails_its_test_and_is_a_row(virtual: Path) -> None:
+def test_a_raising_function_fails_its_test_and_is_recorded(virtual: Path) -> None:
     (virtual / "test_it.py").write_text(
         f"{TEST}\ndef test_full(accelbench):\n    def f():\n        raise MemoryError('no room')\n"
         "    accelbench(f)\n"
@@ -279,7 +279,7 @@ def test_one_session_is_not_judged(sessions: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.real
-def test_a_test_the_baseline_does_not_have_is_not_judged(sessions: Path, tmp_path: Path) -> None:
+def test_a_test_missing_in_the_baseline_is_not_judged(sessions: Path, tmp_path: Path) -> None:
     folder = a_copy(sessions, tmp_path)
     (folder / "test_it.py").write_text(TEST.replace("test_sum", "test_other"))
     output = pytest_in(folder, "--accelbench-check", "main", step=1e-3)
@@ -313,7 +313,7 @@ def test_a_run_of_another_machine_gets_no_more_rounds(sessions: Path, tmp_path: 
     assert "other hardware" in pytest_in(folder, "--accelbench-save", "main", code=4)
 
 
-def test_results_go_to_the_given_folder_or_the_exit_code_is_6(virtual: Path) -> None:
+def test_results_are_stored_in_the_given_folder_or_exit_6(virtual: Path) -> None:
     pytest_in(virtual, "--accelbench-results", "there", step=1e-3)
     assert list((virtual / "there/runs").iterdir())
     (virtual / "file").write_text("")
@@ -344,7 +344,7 @@ def test_two_sessions_of_one_name_at_once_lose_no_record(sessions: Path, tmp_pat
 
 
 @pytest.mark.real
-def test_tests_side_by_side_are_not_measured(tmp_path: Path) -> None:
+def test_tests_run_in_parallel_are_not_measured(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(TEST)
     assert "1 passed" in pytest_in(tmp_path, "-n", "1", plugins=("xdist.plugin",))
     assert not (tmp_path / "results").exists()
@@ -352,7 +352,7 @@ def test_tests_side_by_side_are_not_measured(tmp_path: Path) -> None:
     assert "disturb" in output
 
 
-def test_loading_the_plugin_loads_nothing_heavy() -> None:
+def test_the_plugin_imports_no_heavy_module() -> None:
     program = "import sys\nimport benchbench.pytest_plugin.plugin\nprint(*sys.modules)"
     process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     loaded = set(process.stdout.split())

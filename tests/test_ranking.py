@@ -223,7 +223,7 @@ def test_extreme_variance_does_not_change_the_typical_one() -> None:
     assert variance_prior([*calm, 1e4], [4.0] * 9).degrees < 2 < extreme_prior.degrees
 
 
-def test_later_looks_spend_more_of_the_error_and_a_policy_without_more_all_of_it() -> None:
+def test_later_looks_spend_more_of_the_error() -> None:
     assert share_of(FIXED, 3) == 1.0
     assert share_of(QUICK, 2) == share_of(QUICK, 3) < share_of(QUICK, 5) < share_of(QUICK, 8) < 1.0
     assert share_of(QUICK, 4) == share_of(QUICK, 5)
@@ -232,7 +232,7 @@ def test_later_looks_spend_more_of_the_error_and_a_policy_without_more_all_of_it
 
 
 @pytest.mark.parametrize(("planned", "most"), LOOKS)
-def test_all_looks_together_keep_the_error(planned: int, most: int) -> None:
+def test_all_looks_together_keep_the_error_rate(planned: int, most: int) -> None:
     policy = dataclasses.replace(QUICK, rounds=planned, most_rounds=most)
     assert walks(policy, count=50_000) <= highest_rate(ALPHA, 50_000)
 

@@ -113,7 +113,7 @@ def damaged(**over: Any) -> Measurement:
         ),
     ],
 )
-def test_ranks_that_contradict_the_measurement_are_damage(
+def test_ranks_that_contradict_the_measurement_are_refused(
     outcome: Measurement, devices: int, message: str
 ) -> None:
     placement = TWO if devices == 2 else Placement()

@@ -93,7 +93,7 @@ def test_a_line_shows_the_numbers_of_a_case() -> None:
     )
 
 
-def test_different_work_is_never_in_one_table() -> None:
+def test_each_work_has_a_separate_table() -> None:
     other_cases = [
         a_case(workload="conv2d"),
         a_case(params={"m": 65, "n": 64, "k": 64}),
@@ -579,14 +579,14 @@ def test_targets_without_a_planned_case_are_listed_below_the_table() -> None:
     assert report.notes == ("left out 2×: torch cuda:0 eager: unavailable, this torch is a CPU build",)
 
 
-def test_a_version_unknown_in_one_case_is_taken_from_another() -> None:
+def test_an_unknown_version_is_filled_in_from_another_case() -> None:
     dead = a_record(a_failure(), framework_version=None)
     alive = a_record(case=a_case(workload="conv2d"), framework_version="2.13.0")
 
     assert "backends: torch 2.13.0 eager" in report_document(a_run([dead, alive])).facts
 
 
-def test_a_run_in_which_nothing_could_be_planned_is_still_a_report() -> None:
+def test_an_empty_plan_still_has_a_report() -> None:
     report = report_document(a_run([], left_out=(a_left_out(),)))
 
     assert report.tables == ()
@@ -597,7 +597,7 @@ HOSTILE = "\x1b[31m\u202e\n"
 
 
 @pytest.mark.parametrize("name", ["terminal", "markdown", "csv"])
-def test_x4_nothing_in_the_table_acts_on_a_terminal(name: str) -> None:
+def test_x4_tables_contain_no_control_characters(name: str) -> None:
     assert not set(rendered(report_document(a_hostile_run(HOSTILE)), name)) & {"\x1b", "\u202e"}
 
 

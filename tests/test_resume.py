@@ -115,7 +115,7 @@ def in_test_environment(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
 
 @pytest.mark.real
-def test_the_missing_records_of_a_run_are_measured_as_another_part(ended: Path, tmp_path: Path) -> None:
+def test_missing_records_are_measured_as_another_part(ended: Path, tmp_path: Path) -> None:
     folder = interrupted(ended, tmp_path, torn=b'{"schema":2,"case":{"sui')
     stored_run = runs.read_run(selectors.find_run(ended, "latest"))
     listed = json.loads(accelbench("list", "runs", "--format", "json", cwd=tmp_path).stdout)
@@ -296,7 +296,7 @@ def in_parts(*seconds: tuple[float, ...]) -> Run:
     return a_run(records, policy=Policy(name="quick", rounds=len(records)))
 
 
-def test_parts_that_differ_are_noted_and_not_compared() -> None:
+def test_differing_parts_are_noted_and_not_compared() -> None:
     steady = in_parts((1.0, 1.001, 0.999, 1.0))
     different, alike = in_parts((1.0, 1.001), (1.1, 1.101)), in_parts((1.0, 1.001), (1.002, 1.001))
     (note,) = [note.text for note in rows(different)[0].notes if note.kind is NoteKind.RESUMED]

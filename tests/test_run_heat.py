@@ -221,7 +221,7 @@ def test_a_failing_process_fails_only_its_case(
     assert not heat.machine.living
 
 
-def test_a_time_out_takes_no_cycle_from_other_cases() -> None:
+def test_a_time_out_costs_other_cases_no_cycle() -> None:
     heat = Heat({"a": answers_turns, "b": fails_in(3, TimeoutError), "c": answers_turns})
     heat.run(policy=replace(QUICK, max_s=10.0))
     assert heat.turns_of("a") == QUICK.cycles
@@ -235,7 +235,7 @@ def test_each_turn_has_the_full_time_out() -> None:
     assert set(heat.ends.values()) == {"ok"}
 
 
-def test_cases_of_a_lost_device_are_not_waited_for() -> None:
+def test_cases_of_a_lost_device_end_at_once() -> None:
     heat = Heat(
         {"a": answers_turns, "b": fails_in(4, Answer(None, JobEnd.STUCK, "stuck")), "c": answers_turns}
     )
@@ -246,7 +246,7 @@ def test_cases_of_a_lost_device_are_not_waited_for() -> None:
     assert not heat.machine.living
 
 
-def test_without_room_for_all_the_first_case_takes_part_in_each_part() -> None:
+def test_the_first_case_takes_part_in_each_part_of_a_heat() -> None:
     heat = Heat(dict.fromkeys("abcd", answers_turns))
     assert heat.run(has_room=lambda: False) == 3
     assert [earlier for _, earlier in heat.machine.entered] == [set(), {"a"}, {"a"}, {"a"}]
@@ -276,14 +276,14 @@ def test_a_case_that_needs_all_memory_is_measured_alone() -> None:
     assert heat.machine.entered[-1] == ("c", set())
 
 
-def test_a_case_that_never_has_memory_fails_after_few_tries() -> None:
+def test_a_case_without_memory_fails_after_few_tries() -> None:
     heat = Heat({"a": answers_turns, "b": answers_turns, "c": lambda turn, living: NO_MEMORY})
     heat.run()
     assert heat.ends == {"a": "ok", "b": "ok", "c": "out_of_memory"}
     assert [name for name, _ in heat.machine.entered].count("c") <= 3
 
 
-def test_a_process_that_the_kernel_ended_for_another_is_tried_again() -> None:
+def test_a_process_killed_for_memory_is_retried() -> None:
     killed = Answer(None, JobEnd.OUT_OF_MEMORY, "the kernel ended it")
 
     def ended_once(turn: int, living: set[str]) -> Message | Answer:
@@ -368,7 +368,7 @@ def test_an_exception_ends_the_heat_at_once() -> None:
     assert heat.turns_of("a") <= 2
 
 
-def test_a_turn_lasts_several_periods_of_a_quota(tmp_path: Path) -> None:
+def test_a_turn_lasts_several_quota_periods(tmp_path: Path) -> None:
     cpus = len(os.sched_getaffinity(0))
     group = {"proc/self/cgroup": "0::/a/b\n"}
     assert turn_seconds(QUICK, tree(tmp_path / "none", group)) == QUICK.turn_s

@@ -46,7 +46,7 @@ def test_all_but_the_newest_are_pruned(tmp_path: Path) -> None:
     assert [path.name for path in sorted((tmp_path / "results/runs").iterdir())] == ["run2", "run3"]
 
 
-def test_a_run_that_is_being_measured_stays(tmp_path: Path) -> None:
+def test_a_run_being_measured_is_not_removed(tmp_path: Path) -> None:
     store_runs(tmp_path, 3)
     folder = tmp_path / "results/runs"
     again = runs.create_in(folder / "run1/runs/again", a_run_info(id="again"))  # a check's second test
@@ -64,7 +64,7 @@ def test_a_run_that_is_being_measured_stays(tmp_path: Path) -> None:
     assert not selectors.run_ids(tmp_path / "results")
 
 
-def test_a_link_in_place_of_a_run_is_removed_and_not_followed(tmp_path: Path) -> None:
+def test_a_link_is_removed_but_not_followed(tmp_path: Path) -> None:
     victim = runs.store_run(tmp_path / "other", a_run(some_rounds(1e-3), id="mine"))
     store_runs(tmp_path, 1)
     (tmp_path / "results/runs/linked").symlink_to(victim)

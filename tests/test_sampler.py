@@ -157,7 +157,7 @@ def test_energy_needs_a_continuous_counter(
 
 
 @pytest.mark.parametrize(("count", "count_kept"), [(0, 0), (1, 1), (600, 600), (601, 301), (3000, 600)])
-def test_a_long_window_keeps_a_limited_number_of_samples(count: int, count_kept: int) -> None:
+def test_a_long_window_stores_a_limited_number_of_samples(count: int, count_kept: int) -> None:
     samples = [a_sample(100.0 + 10 * number / count) for number in range(count)]
     assert count_kept <= MAX_SAMPLES
     assert len(telemetry(some_sources(), samples, WINDOW).at_s) == count_kept
@@ -189,7 +189,7 @@ def test_samples_are_taken_while_a_case_runs_and_not_after_it(tmp_path: Path) ->
     assert readings() == count
 
 
-def test_a_process_that_times_itself_takes_a_sample_at_both_ends_and_starts_no_thread(tmp_path: Path) -> None:
+def test_a_process_that_times_itself_samples_at_both_ends_without_a_thread(tmp_path: Path) -> None:
     threads = threading.active_count()
     sampler = EndSampler(some_sources(tmp_path))
     with sampler.mark("warm-up"):

@@ -69,7 +69,7 @@ def test_chosen_cases_fit_the_time_left_and_are_at_most_half(widths: list[CaseWi
 
 
 @given(some_widths, st.floats(0, 300))
-def test_wider_cases_that_fit_are_chosen_first(widths: list[CaseWidth], left_s: float) -> None:
+def test_the_widest_fitting_cases_are_chosen_first(widths: list[CaseWidth], left_s: float) -> None:
     by_case = {width.case.id: width for width in widths}
     chosen_widths = [by_case[case.id] for case in least_precise(widths, left_s, 0.005)]
     for width in widths:
@@ -90,7 +90,7 @@ def test_the_choice_does_not_depend_on_the_order_of_cases(
 
 
 @given(some_widths)
-def test_time_for_everything_is_used_while_anything_is_wide(widths: list[CaseWidth]) -> None:
+def test_sufficient_time_is_spent_on_all_wide_cases(widths: list[CaseWidth]) -> None:
     wide = [width for width in widths if width.width > 0.005]
     assert len(least_precise(widths, math.inf, 0.005)) == math.ceil(len(wide) / 2)
     assert least_precise(widths, 0.0, 0.005) == []
@@ -231,7 +231,7 @@ def test_a_budget_is_not_spent_on_cases_that_are_settled() -> None:
     assert pool.now_s < 100
 
 
-def test_a_case_that_fails_gets_nothing_more_of_a_budget() -> None:
+def test_a_failed_case_gets_no_more_of_the_budget() -> None:
     wild, broken = cases(2)
     records, _ = run(budget_policy(150.0), [(wild, [1.0, 2.0] * 20), (broken, [1.0, 2.0, 3.0, None])])
     assert [record.outcome.status for record in records].count(Status.CRASHED) == 1
@@ -256,7 +256,7 @@ CLOSE = {
 }
 
 
-def test_undecided_works_get_further_rounds_up_to_the_presets_most() -> None:
+def test_undecided_works_get_more_rounds_up_to_the_preset_maximum() -> None:
     script = [
         *a_work(1, **CLOSE),
         *a_work(2, torch=[1.0, 1.01, 1.0], jax=[2.0, 2.01, 2.0]),

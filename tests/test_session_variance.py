@@ -147,7 +147,7 @@ def test_sessions_with_heavy_tails_are_detected(
 
 
 @pytest.mark.parametrize("days", [5, 10])
-def test_unequal_variances_are_not_taken_for_heavy_tails(days: int) -> None:
+def test_unequal_variances_are_not_classified_as_heavy_tails(days: int) -> None:
     source, runs = np.random.default_rng(14), 150
     drawings = [unlike(source, days, 0.02, 0.8).T.tolist() for _ in range(runs)]
     variances = variances_of(drawings)
@@ -167,7 +167,7 @@ def test_only_sessions_skewed_to_slow_are_detected_as_skewed(days: int) -> None:
     assert not any(symmetry_p(cases, 0.0) < 0.5 for cases in moments_of)
 
 
-def test_normal_sessions_are_rarely_taken_for_skewed() -> None:
+def test_normal_sessions_are_rarely_classified_as_skewed() -> None:
     source, runs = np.random.default_rng(16), 1000
     for weather in (partial(unlike, spread=0.02, deviation=0.8), partial(alike, spread=0.02)):
         drawings = [weather(source, 5).T.tolist() for _ in range(runs)]
@@ -176,7 +176,7 @@ def test_normal_sessions_are_rarely_taken_for_skewed() -> None:
             assert np.mean(ps < level) <= highest_rate(level, runs)
 
 
-def test_one_slow_session_of_all_cases_together_counts_as_one() -> None:
+def test_a_session_slow_in_all_cases_counts_once() -> None:
     source, runs = np.random.default_rng(17), 300
     drawings = [random_days(source, 1.0, days=5) for _ in range(runs)]
     ps = np.array([symmetry_p([moments(place) for place in drawing], 1.0) for drawing in drawings])

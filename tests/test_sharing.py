@@ -75,7 +75,7 @@ def test_no_text_reveals_the_person_or_the_machine(shared: Path) -> None:
     assert [canary for canary in CANARIES if canary in text] == []
 
 
-def test_the_numbers_and_the_machine_stay(tmp_path: Path, shared: Path) -> None:
+def test_shared_runs_keep_numbers_and_the_machine(tmp_path: Path, shared: Path) -> None:
     before, after = runs.read_run(tmp_path / "results/runs/telling"), runs.read_run(shared)
     assert validate_path(shared).faults == ()
     assert after.ended
@@ -86,7 +86,7 @@ def test_the_numbers_and_the_machine_stay(tmp_path: Path, shared: Path) -> None:
     assert len({case.id for case in after.info.plan}) == len(before.info.plan) == 2
 
 
-def test_equal_texts_stay_equal_and_others_differ(shared: Path) -> None:
+def test_equal_texts_get_equal_placeholders(shared: Path) -> None:
     lines = (shared / "records.jsonl").read_text().splitlines()
     messages = [json.loads(line)["outcome"].get("message") for line in lines]
     assert messages[-1] == (
@@ -160,12 +160,12 @@ OWN = (
 
 
 @pytest.mark.parametrize("text", OWN)
-def test_text_of_accelbench_itself_stays(tmp_path: Path, text: str) -> None:
+def test_text_of_accelbench_is_not_removed(tmp_path: Path, text: str) -> None:
     run = a_run([a_record(a_failure(message=text))])
     assert messages_of(api.share_run(runs.store_run(tmp_path / "a", run), tmp_path / "b").folder)[0] == text
 
 
-def test_names_of_the_machine_that_measured_are_found_on_any_other(
+def test_names_of_the_measuring_machine_are_removed_on_any_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: "memory-node.corp.example")
@@ -181,7 +181,7 @@ def test_names_of_the_machine_that_measured_are_found_on_any_other(
 
 
 @pytest.mark.real
-def test_a_run_keeps_hashes_of_the_names_of_its_host_and_user(tmp_path: Path) -> None:
+def test_a_run_stores_hashes_of_host_and_user_names(tmp_path: Path) -> None:
     accelbench("run", "-b", "fake", "-w", "gemm", "--quick", "--rounds", "1", cwd=tmp_path)
     (head,) = (tmp_path / "results/runs").glob("*/run.json")
     assert is_hashed(HOST, runs.read_head(head.parent).name_hashes)
@@ -202,7 +202,7 @@ def test_export_reports_how_much_of_each_kind_was_dropped(tmp_path: Path) -> Non
     assert "out: File exists" in refused
 
 
-def test_an_interrupted_run_stays_one(tmp_path: Path) -> None:
+def test_a_shared_interrupted_run_is_still_interrupted(tmp_path: Path) -> None:
     folder = runs.store_run(tmp_path, a_run(some_rounds(1.0), id="cut"))
     (folder / "end.json").unlink()
     assert not runs.read_run(api.share_run(folder, tmp_path / "out").folder).ended

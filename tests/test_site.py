@@ -47,7 +47,7 @@ def links_of(name: str, content: bytes) -> set[str]:
     }
 
 
-def test_every_link_leads_to_a_file_of_the_site_and_every_page_can_be_reached() -> None:
+def test_every_link_resolves_and_every_page_is_reachable() -> None:
     files = site_of([*a_series(), a_run(id="20260201-030405-abcd", started="2026-02-01T03:04:05Z")])
     reached = {"index.html"}
     for _ in range(3):
@@ -71,7 +71,7 @@ def test_a_run_is_compared_with_the_latest_earlier_run_of_a_common_case() -> Non
     assert f"Comparison of {series[2].info.id} with {series[1].info.id}" in text
 
 
-def test_an_entry_of_the_feed_is_dated_by_the_first_run_after_the_change_and_stays() -> None:
+def test_feed_entries_keep_the_date_of_the_first_changed_run() -> None:
     series = a_series()
     (entry,) = ET.fromstring(site_of(series)["feed.xml"]).findall(f"{ATOM}entry")
     assert entry.findtext(f"{ATOM}updated") == "2026-01-07T03:04:05Z"
@@ -94,7 +94,7 @@ def test_the_same_runs_give_the_same_bytes() -> None:
     assert site_of(a_series()) == site_of(a_series())
 
 
-def test_hostile_names_stay_inside_the_site_and_are_text() -> None:
+def test_hostile_names_are_escaped() -> None:
     files = site_of([a_hostile_run(HOSTILE)])
     for name, content in files.items():
         assert ".." not in name
@@ -108,7 +108,7 @@ def test_shared_files_are_written_first_and_the_index_last() -> None:
     assert names[-1] == "index.html"
 
 
-def test_a_site_follows_no_link_in_its_folder(tmp_path: Path) -> None:
+def test_symbolic_links_in_the_site_folder_are_not_followed(tmp_path: Path) -> None:
     runs.store_run(tmp_path / "results", a_series(1)[0])
     victim, public = tmp_path / "victim", tmp_path / "public"
     victim.mkdir()

@@ -81,7 +81,7 @@ def test_an_idle_machine_has_no_warning_and_no_wait(presence: Presence) -> None:
         (STOLEN, "the hypervisor withholds 0.40 of 2 CPUs"),
     ],
 )
-def test_without_a_wait_disturbances_are_warned_about_once(
+def test_disturbances_are_warned_about_once_without_waiting(
     presence: Presence, look: Pause, message: str
 ) -> None:
     machine = Machine(presence, look)
@@ -115,7 +115,7 @@ def test_cpu_time_of_accelbench_itself_does_not_count() -> None:
     assert early.cores == 0  # the kernel counts in ticks
 
 
-def test_a_pause_since_then_lasts_half_a_second_at_least() -> None:
+def test_a_pause_lasts_at_least_half_a_second() -> None:
     slept: list[float] = []
     since = replace(beginning(), at_s=7.0)
     for now in (7.0, 7.125, 9.0):
@@ -199,9 +199,7 @@ def test_the_load_of_this_machine_can_be_measured() -> None:
 @pytest.mark.parametrize(
     "arguments", [FAKE, ("compare", "--ab", "mode=eager", "mode=compile", *FAKE[1:])], ids=["run", "compare"]
 )
-def test_results_that_cannot_be_written_are_found_before_anything_is_measured(
-    arguments: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_unwritable_results_are_detected_before_measuring(arguments: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     process = accelbench(*arguments, "--results", "file/results", cwd=tmp_path, code=6)
     assert "looking for backends" not in process.stderr
@@ -213,7 +211,7 @@ def test_a_missing_folder_has_the_free_space_of_its_parent(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_full_disk_is_an_error_before_measuring_and_a_scarce_one_a_warning(tmp_path: Path) -> None:
+def test_a_full_disk_is_an_error_and_a_nearly_full_one_a_warning(tmp_path: Path) -> None:
     messages: list[str] = []
     check_space(tmp_path, tmp_path, messages.append, lambda _: 2**30)
     assert messages == []

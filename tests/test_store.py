@@ -207,7 +207,7 @@ def test_a_head_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> 
 
 
 @pytest.mark.real
-def test_a_record_beyond_the_file_size_limit_costs_only_itself(tmp_path: Path) -> None:
+def test_a_record_beyond_the_file_size_limit_does_not_affect_others(tmp_path: Path) -> None:
     folder = a_stored_run(tmp_path, *some_records(2))
     before = (folder / "records.jsonl").read_bytes()
     code = (
@@ -267,7 +267,7 @@ def test_the_next_record_of_a_removed_run_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.real
-def test_a_line_torn_at_any_byte_costs_only_itself(tmp_path: Path) -> None:
+def test_a_torn_line_does_not_affect_others(tmp_path: Path) -> None:
     records = some_records(4)
     path = a_stored_run(tmp_path, *records) / "records.jsonl"
     content = path.read_bytes()
@@ -365,7 +365,7 @@ def test_a_number_that_json_lacks_is_not_written(value: float) -> None:
         codec.encode(a_record(a_measurement(block_s=(1.0, value))))
 
 
-def test_half_a_surrogate_pair_costs_a_character_not_the_record() -> None:
+def test_half_a_surrogate_pair_is_replaced() -> None:
     line = codec.encode(a_record(a_failure(message="no file \udcff")))
     assert codec.decode(line).outcome == a_failure(message="no file ?")
 
@@ -482,7 +482,7 @@ def test_an_integer_beyond_the_largest_is_refused_at_any_depth(value: int, befor
 
 
 @pytest.mark.parametrize("line", HOSTILE.values(), ids=HOSTILE.keys())
-def test_a_hostile_line_is_refused_and_costs_only_itself(tmp_path: Path, line: bytes) -> None:
+def test_a_hostile_line_is_refused_without_affecting_others(tmp_path: Path, line: bytes) -> None:
     with pytest.raises(UnreadableInput):
         codec.decode(line)  # whatever its checksum
     line = seal_text(line) if line.startswith(b"{") and line.endswith(b"}") else line
@@ -581,7 +581,7 @@ def test_runs_are_listed_newest_last_and_only_runs(tmp_path: Path) -> None:
     assert selectors.run_ids(tmp_path) == ["zebra", *sorted(names)]
 
 
-def test_a_run_is_found_by_id_by_its_beginning_and_by_age(tmp_path: Path) -> None:
+def test_a_run_is_found_by_id_prefix_or_age(tmp_path: Path) -> None:
     old, new = naming.IdSource()(1e9), naming.IdSource()(2e9)
     for name in (old, new):
         a_stored_run(tmp_path, name=name)
@@ -624,20 +624,20 @@ def test_a_copied_run_counts_once(copied: tuple[Path, str, str]) -> None:
             assert str(root / "runs" / old) in text
 
 
-def test_a_copy_is_found_by_its_folder_so_that_it_can_be_removed(copied: tuple[Path, str, str]) -> None:
+def test_a_copy_can_be_removed_by_its_folder(copied: tuple[Path, str, str]) -> None:
     root, old, new = copied
     for name in selectors.stored_runs(root).copies:
         selectors.remove_run(root, selectors.find_run_id(root, name))
     assert selectors.folder_names(root) == [old, new]
 
 
-def test_copies_of_a_run_whose_own_folder_is_gone_count_once(copied: tuple[Path, str, str]) -> None:
+def test_copies_of_a_removed_run_count_once(copied: tuple[Path, str, str]) -> None:
     root, old, _ = copied
     shutil.rmtree(root / "runs" / old)
     assert len(selectors.run_ids(root)) == 2
 
 
-def test_an_id_is_read_from_a_head_whose_fields_are_in_another_order(tmp_path: Path) -> None:
+def test_an_id_is_read_from_a_head_with_any_field_order(tmp_path: Path) -> None:
     folder = a_stored_run(tmp_path)
     head = json.loads((folder / "run.json").read_text())
     del head["crc32"]
@@ -647,7 +647,7 @@ def test_an_id_is_read_from_a_head_whose_fields_are_in_another_order(tmp_path: P
     assert selectors.run_ids(tmp_path) == [folder.name]
 
 
-def test_an_id_that_another_one_starts_with_is_still_found(tmp_path: Path) -> None:
+def test_an_id_that_is_a_prefix_of_another_is_found(tmp_path: Path) -> None:
     for name in ("main", "main-2"):
         a_stored_run(tmp_path, name=name)
     assert selectors.find_run(tmp_path, "main").name == "main"
@@ -686,7 +686,7 @@ def test_no_name_leads_outside_the_stored_runs(tmp_path: Path, selector: str) ->
 
 
 @pytest.mark.parametrize("folder", ["other", "other/runs", "other/runs/"])
-def test_a_folder_of_runs_in_place_of_a_run_gets_a_hint_with_a_run_in_it(
+def test_a_folder_of_runs_instead_of_a_run_has_a_hint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
 ) -> None:
     a_stored_run(tmp_path / "other", name="a")
@@ -713,14 +713,14 @@ def test_an_ambiguous_beginning_lists_the_candidates(tmp_path: Path) -> None:
     assert caught.value.hint == f"Type more of it: {', '.join(names[-5:])}, …"
 
 
-def test_the_hint_for_a_mistyped_id_is_the_nearest_one(tmp_path: Path) -> None:
+def test_a_mistyped_id_has_the_nearest_one_as_hint(tmp_path: Path) -> None:
     folder = a_stored_run(tmp_path)
     with pytest.raises(UnreadableInput) as caught:
         selectors.find_run(tmp_path, folder.name[:-1] + "U")
     assert caught.value.hint == f"Did you mean {folder.name!r}?"
 
 
-def test_the_hint_for_too_old_a_run_is_the_oldest_one(tmp_path: Path) -> None:
+def test_an_age_beyond_the_oldest_run_has_a_hint(tmp_path: Path) -> None:
     for second in range(3):
         a_stored_run(tmp_path, name=naming.IdSource()(1e9 + second))
     with pytest.raises(UnreadableInput, match="latest~3") as caught:
@@ -897,7 +897,7 @@ def test_a_pipe_in_place_of_a_file_is_not_waited_for(tmp_path: Path, name: str, 
         runs.read_run(folder)
 
 
-def test_several_files_follow_no_link_in_the_folder_that_is_named(tmp_path: Path) -> None:
+def test_links_in_the_output_folder_are_not_followed(tmp_path: Path) -> None:
     victim, folder = tmp_path / "precious", tmp_path / "out"
     victim.write_text("precious")
     folder.mkdir()
@@ -920,7 +920,7 @@ def test_a_reports_plots_follow_no_link_out_of_the_run(tmp_path: Path) -> None:
     assert (run / "plots/throughput.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_clock_that_was_set_back_does_not_make_an_older_run_the_latest(tmp_path: Path) -> None:
+def test_the_latest_run_does_not_depend_on_the_clock(tmp_path: Path) -> None:
     ahead = naming.IdSource()(now=4e9)
     a_stored_run(tmp_path, name=ahead)
     code = (

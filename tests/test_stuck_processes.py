@@ -143,7 +143,7 @@ def on(device: str, target: str = "torch", size: int = 8) -> Case:
 REASON = "cuda:0 was lost: {case}: no answer after 9 s, and no signal ends its process 7"
 
 
-def test_w5_its_device_is_given_no_more_jobs_and_the_rest_is_measured(pool: tuple[WorkerPool, Asked]) -> None:
+def test_w5_a_stuck_device_gets_no_more_jobs(pool: tuple[WorkerPool, Asked]) -> None:
     stuck = on("cuda:0")
     cases = [stuck, on("cuda:0", size=16), on("cuda:0", "jax"), on("cuda:1"), on("cpu")]
     answers = [pool[0].run_case(case, {"kind": "measure"}) for case in cases]
@@ -153,7 +153,7 @@ def test_w5_its_device_is_given_no_more_jobs_and_the_rest_is_measured(pool: tupl
     assert [name for _, name in pool[1]] == [stuck.id, cases[3].id, cases[4].id]
 
 
-def test_w5_cases_verified_side_by_side_avoid_its_device_too(pool: tuple[WorkerPool, Asked]) -> None:
+def test_w5_verification_avoids_a_stuck_device(pool: tuple[WorkerPool, Asked]) -> None:
     cases = [on("cuda:0"), on("cuda:0", size=16), on("cuda:0", "jax"), on("cpu", "jax")]
     verified: Verified = {}
     pool[0].run_jobs([verify_job(case, {}, verified) for case in cases], lambda label: None)
@@ -163,7 +163,7 @@ def test_w5_cases_verified_side_by_side_avoid_its_device_too(pool: tuple[WorkerP
     assert {name for _, name in pool[1]} == {cases[0].id, cases[3].id}
 
 
-def test_w5_a_process_that_hangs_on_a_cpu_costs_only_its_case() -> None:
+def test_w5_a_process_stuck_on_a_cpu_affects_only_its_case() -> None:
     lost = LostDevices()
     lost.record(on("cpu"), Answer(None, JobEnd.STUCK, "no answer"))
     assert lost.refusal(on("cpu", size=16)) is None

@@ -35,7 +35,7 @@ def kept_repository(folder: Path) -> list[Path]:
         pytest.param(kept_repository, id="real_checks"),
     ],
 )
-def test_a_study_takes_its_first_step(
+def test_every_study_starts(
     begin: Callable[[Path], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in environment(ACCELBENCH_WORKLOADS="").items():

@@ -46,7 +46,7 @@ def test_full_has_every_workload_and_quick_one_of_each_kind() -> None:
 SIX = {"gemm", "conv2d", "attention", "lstm", "convnet_infer", "convnet_train"}
 
 
-def test_full_has_one_size_of_each_workload_and_every_dtype_and_mode_of_six() -> None:
+def test_full_covers_every_workload_dtype_and_mode() -> None:
     """On a CPU in turn, on an accelerator combined."""
     loaded = suite.load_suite("full")
     every = [case for case in loaded.cases if case.dtype or case.mode]
@@ -128,7 +128,7 @@ def test_a_list_of_suites_has_cases_and_times_from_earlier_runs(tmp_path: Path) 
 
 
 @pytest.mark.real
-def test_a_list_of_suites_names_a_few_workloads_of_many_and_the_data_all(tmp_path: Path) -> None:
+def test_a_list_of_suites_abbreviates_workloads_except_in_its_data(tmp_path: Path) -> None:
     document = suites_document(tmp_path)
     workloads_shown = {str(row[0]): str(row[3]) for row in document.tables[0].rows}
     assert (workloads_shown["conv"], workloads_shown["roofline"]) == ("conv2d", "gemm, triad")
@@ -181,7 +181,7 @@ def test_a_suite_is_named_after_its_file_and_defaults_to_float32() -> None:
         ({"thresholds": {"gemm": "a lot"}}, "thresholds: 'a lot'", "0.03"),
     ],
 )
-def test_a_mistake_is_named_with_its_place_and_its_remedy(
+def test_an_invalid_suite_is_an_error_with_its_place_and_a_hint(
     changes: dict[str, Any], message: str, hint: str
 ) -> None:
     with pytest.raises(SuiteError, match=message) as caught:
@@ -191,7 +191,7 @@ def test_a_mistake_is_named_with_its_place_and_its_remedy(
     assert caught.value.exit_code == 2
 
 
-def test_a_path_is_read_as_a_file(tmp_path: Path) -> None:
+def test_a_suite_can_be_a_path(tmp_path: Path) -> None:
     path = tmp_path / "own.toml"
     path.write_text('description = "d"\n[[cases]]\nworkload = "gemm"\n')
     assert suite.load_suite(str(path)).name == "own"
@@ -205,7 +205,7 @@ def test_an_invalid_toml_file_is_an_error_with_its_path(tmp_path: Path, content:
         suite.load_suite(str(path))
 
 
-def test_a_name_never_reaches_outside_the_suites(tmp_path: Path) -> None:
+def test_a_suite_name_cannot_be_a_relative_path(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="No suite named"):
         suite.load_suite("../suites/quick")
 

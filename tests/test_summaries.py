@@ -88,7 +88,7 @@ def test_cached_summaries_equal_those_of_the_files(tmp_path: Path) -> None:
     assert read_all_summaries(root) == direct
 
 
-def test_a_history_and_hardware_are_the_same_with_the_cache_and_without(tmp_path: Path) -> None:
+def test_history_and_hardware_do_not_depend_on_the_cache(tmp_path: Path) -> None:
     root = store(tmp_path / "results", all_kinds())
     stored_runs = [runs.read_run(root / runs.RUNS / f"R{number}") for number in range(1, 7)]
     for metric in METRICS:
@@ -177,7 +177,7 @@ BROKEN: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("harm", BROKEN)
-def test_a_broken_cache_is_as_if_there_were_none(tmp_path: Path, own_cache: Path, harm: str) -> None:
+def test_a_broken_cache_is_ignored(tmp_path: Path, own_cache: Path, harm: str) -> None:
     root = store(tmp_path / "results", all_kinds())
     expected = read_all_summaries(root)
     BROKEN[harm](*files_of(own_cache))
@@ -185,7 +185,7 @@ def test_a_broken_cache_is_as_if_there_were_none(tmp_path: Path, own_cache: Path
     assert read_all_summaries(root) == expected
 
 
-def test_a_bit_that_flips_in_the_cache_changes_no_answer(tmp_path: Path, own_cache: Path) -> None:
+def test_a_flipped_bit_in_the_cache_is_detected(tmp_path: Path, own_cache: Path) -> None:
     root = store(tmp_path / "results", all_kinds())
     expected = read_all_summaries(root)
     (path,) = files_of(own_cache)
@@ -196,9 +196,7 @@ def test_a_bit_that_flips_in_the_cache_changes_no_answer(tmp_path: Path, own_cac
         assert read_all_summaries(root) == expected
 
 
-def test_a_cache_that_cannot_be_written_is_as_if_there_were_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unwritable_cache_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = store(tmp_path / "results", all_kinds())
     expected = read_all_summaries(root)
     (tmp_path / "file").write_text("")
@@ -206,9 +204,7 @@ def test_a_cache_that_cannot_be_written_is_as_if_there_were_none(
     assert read_all_summaries(root) == expected
 
 
-def test_a_cache_that_another_process_has_locked_is_as_if_there_were_none(
-    tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_locked_cache_is_ignored(tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = store(tmp_path / "results", all_kinds())
     expected = read_all_summaries(root)
     monkeypatch.setattr(cache, "LOCK_TIMEOUT_S", 0.0)
@@ -218,7 +214,7 @@ def test_a_cache_that_another_process_has_locked_is_as_if_there_were_none(
         assert read_all_summaries(root) == expected
 
 
-def test_a_full_disk_is_as_if_there_were_no_cache(tmp_path: Path, own_cache: Path) -> None:
+def test_a_cache_on_a_full_disk_is_ignored(tmp_path: Path, own_cache: Path) -> None:
     root = store(tmp_path / "results", all_kinds())
     program = (
         "import resource, signal, sys; from pathlib import Path; "
@@ -236,7 +232,7 @@ def test_a_full_disk_is_as_if_there_were_no_cache(tmp_path: Path, own_cache: Pat
 
 
 @pytest.mark.real
-def test_several_processes_fill_one_cache(tmp_path: Path, own_cache: Path) -> None:
+def test_several_processes_can_fill_one_cache(tmp_path: Path, own_cache: Path) -> None:
     root = store(tmp_path / "results", [a_run(id=f"R{number}") for number in range(RUNS)])
     command = [sys.executable, "-m", "benchbench.cli", "history", "--results", str(root), "--format", "json"]
     env = environment(ACCELBENCH_CACHE=str(own_cache))

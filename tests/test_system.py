@@ -60,7 +60,7 @@ def test_missing_features_of_macos_are_reported() -> None:
     assert "\n" not in line
 
 
-def test_a_worker_needs_nothing_that_only_linux_has(tmp_path: Path) -> None:
+def test_a_worker_runs_without_linux_features(tmp_path: Path) -> None:
     (tmp_path / "elsewhere.py").write_text(ELSEWHERE)
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} {tmp_path / "elsewhere.py"} "$@"\n')

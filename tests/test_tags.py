@@ -30,7 +30,7 @@ def stored_tags(folder: Path) -> dict[str, str]:
     return runs.read_head(selectors.find_run(folder / "results", "latest")).tags
 
 
-def test_a_tag_has_a_name_or_is_the_tag() -> None:
+def test_an_unnamed_tag_is_stored_as_tag() -> None:
     typed = ["branch=main", "v2.0", "note=a=b, c"]
     assert parse_tags(typed) == {"branch": "main", "tag": "v2.0", "note": "a=b, c"}
     assert parse_tags([]) == {}
@@ -92,7 +92,7 @@ def test_a_run_warns_once_that_it_has_no_commit(checkout: Path) -> None:
 
 
 @pytest.mark.real
-def test_a_run_keeps_its_tags_and_the_commit_and_shows_both(checkout: Path) -> None:
+def test_a_run_stores_and_shows_its_tags_and_commit(checkout: Path) -> None:
     head = git(checkout, "rev-parse", "HEAD")
     accelbench(*FAKE, "--tag", "branch=main", "--tag", "v2", cwd=checkout)
     expected = {"commit": head, "branch": "main", "tag": "v2"}
@@ -127,7 +127,7 @@ def test_python_runs_have_tags_too(checkout: Path, monkeypatch: pytest.MonkeyPat
             benchbench.run(workloads="gemm", backends="fake", tags=wrong)  # type: ignore[arg-type]
 
 
-def test_a_session_of_tests_at_another_commit_leaves_the_run_none(
+def test_a_session_at_another_commit_removes_the_commit_of_the_run(
     checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(checkout)
@@ -138,7 +138,7 @@ def test_a_session_of_tests_at_another_commit_leaves_the_run_none(
     assert session("S1", policy, first).info.tags == {}
 
 
-def test_runs_of_before_there_were_tags_can_be_read(tmp_path: Path) -> None:
+def test_runs_from_before_tags_can_be_read(tmp_path: Path) -> None:
     folder = runs.store_run(tmp_path, a_run())
     head = json.loads((folder / "run.json").read_text())
     del head["checksums"], head["crc32"]  # as written before there were checksums

@@ -28,7 +28,7 @@ print(kernel.peak_host(reset).bytes - before)
 
 
 @pytest.mark.skipif(not kernel.CLEAR_REFS.exists(), reason="the peak can be reset on Linux only")
-def test_a_peak_before_the_reset_is_forgotten_and_a_short_one_after_it_is_seen() -> None:
+def test_only_peaks_after_the_reset_count() -> None:
     command = [sys.executable, "-c", ONE_BIG_THEN_ONE_SMALL]
     answer = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True, timeout=60)
     # The kernel counts a process's pages in batches per CPU.
@@ -44,14 +44,14 @@ def test_the_peak_is_read_in_bytes_or_has_a_reason(tmp_path: Path) -> None:
     assert kernel.peak_host(True, status) == Memory(bytes=None, reason=f"{status} has no VmHWM")
 
 
-def test_resetting_writes_the_number_that_the_kernel_expects(tmp_path: Path) -> None:
+def test_resetting_writes_the_value_that_the_kernel_expects(tmp_path: Path) -> None:
     clear_refs = tmp_path / "clear_refs"
     clear_refs.touch()
     assert kernel.reset_host_peak(clear_refs)
     assert clear_refs.read_bytes() == b"5"
 
 
-def test_without_a_reset_there_is_a_reason_instead_of_a_wrong_number() -> None:
+def test_an_unreset_peak_has_a_reason_instead_of_a_value() -> None:
     memory = kernel.peak_host(False)
     assert memory.bytes is None
     assert "since the start" in memory.reason
@@ -63,7 +63,7 @@ def test_a_refused_reset_is_reported_and_creates_no_file(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_worker_loads_nothing_outside_the_standard_library_for_it() -> None:
+def test_telemetry_needs_only_the_standard_library() -> None:
     module = "benchbench.machine.kernel"
     code = f"import sys; old = set(sys.modules); import {module}; print(*set(sys.modules) - old)"
     command = [sys.executable, "-c", code]

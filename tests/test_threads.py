@@ -54,7 +54,7 @@ def a_suite(folder: Path, line: str = "") -> str:
     return str(path)
 
 
-def test_several_numbers_make_cases_and_one_or_none_names_no_case(tmp_path: Path) -> None:
+def test_several_numbers_of_threads_are_cases_and_one_is_a_setting(tmp_path: Path) -> None:
     suite = (a_suite(tmp_path),)
     assert planned(MeasureOptions(suites=suite)) == ["torch:cpu"]
     assert planned(MeasureOptions(suites=suite, threads=(2,))) == ["torch:cpu"]
@@ -66,7 +66,7 @@ def test_several_numbers_make_cases_and_one_or_none_names_no_case(tmp_path: Path
     assert request(MeasureOptions(suites=suite, threads=(3, 3))).settings.threads == 3
 
 
-def test_a_suite_names_its_numbers_and_the_command_line_replaces_them(tmp_path: Path) -> None:
+def test_the_command_line_overrides_the_threads_of_a_suite(tmp_path: Path) -> None:
     suite = (a_suite(tmp_path, "threads = [1, 4]\n"),)
     assert planned(MeasureOptions(suites=suite)) == ["torch:cpu[threads=1]", "torch:cpu[threads=4]"]
     assert planned(MeasureOptions(suites=suite, threads=(4,))) == ["torch:cpu[threads=4]"]
@@ -78,7 +78,7 @@ def test_a_suite_names_its_numbers_and_the_command_line_replaces_them(tmp_path: 
         load_suite(a_suite(tmp_path, "threads = [0]\n"))
 
 
-def test_numbers_are_typed_with_commas_or_given_as_numbers() -> None:
+def test_numbers_of_threads_are_comma_separated_text_or_integers() -> None:
     assert parse_threads(["1,2", "4"]) == (1, 2, 4)
     assert from_keywords((), {"threads": 2}, "f").threads == (2,)
     assert from_keywords((), {"threads": [1, 2]}, "f").threads == (1, 2)

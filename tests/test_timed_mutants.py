@@ -397,7 +397,7 @@ def uncompiled_by_tensorflow(_: pytest.MonkeyPatch) -> None:
         ("tensorflow", "function", uncompiled_by_tensorflow, "tf.function"),
     ],
 )
-def test_a_step_that_nothing_compiled_has_no_rank(
+def test_interpreted_steps_are_not_ranked(
     framework: str,
     mode: str,
     hinder: Callable[[pytest.MonkeyPatch], None],

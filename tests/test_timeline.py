@@ -44,7 +44,7 @@ def test_self_time_excludes_called_operators() -> None:
     )
 
 
-def test_an_operator_that_calls_itself_counts_once_in_its_total() -> None:
+def test_a_recursive_operator_counts_once_in_its_total() -> None:
     operators = by_name(summarise([a_span("f", 0, 8), a_span("f", 2, 4)], WINDOW))
     assert (operators["f"].host_self_s, operators["f"].host_total_s, operators["f"].calls) == (8, 8, 2)
 
@@ -68,7 +68,7 @@ def test_a_span_without_an_operator_hides_the_one_around_it() -> None:
     assert summary.gaps.total_s == 6
 
 
-def test_gaps_are_counted_and_the_longest_names_the_operator_before_it() -> None:
+def test_gaps_are_counted_with_the_operator_before_the_longest() -> None:
     gaps = summarise([a_span("a", 1, 2), a_span("b", 2.5, 4), a_span("c", 7, 10)], WINDOW).gaps
     assert (gaps.count, gaps.total_s, gaps.median_s) == (3, 4.5, 1)
     assert (gaps.longest_s, gaps.after) == (3, "b")
@@ -81,7 +81,7 @@ def test_only_time_within_the_window_counts() -> None:
     assert operators["a"].calls == 0  # it began before
 
 
-def test_a_span_that_outlasts_the_one_it_began_in_is_cut_off_there() -> None:
+def test_a_span_is_cut_off_at_the_end_of_its_parent() -> None:
     assert selves([a_span("a", 0, 4), a_span("b", 2, 6)]) == {"a": 2, "b": 2}
 
 

@@ -28,7 +28,7 @@ class WorseRounding(Lstm):
     draws_tolerated = 1e4
 
 
-def test_a_tolerance_in_which_zeros_would_pass_verifies_nothing() -> None:
+def test_a_tolerance_that_accepts_zeros_is_unverified() -> None:
     size = {"length": 4, "batch": 1, "inputs": 3, "hidden": 4}
     assert not reference(Lstm(**size), Dtype.BFLOAT16).unverified
     assert reference(WorseRounding(**size), Dtype.BFLOAT16).unverified

@@ -139,7 +139,7 @@ def counters(conv_s: float, product_s: float) -> list[openvino.Counter]:
     ]
 
 
-def test_openvino_s_operators_are_the_counters_means_without_the_steps_before() -> None:
+def test_openvino_operators_are_counter_means_of_the_recorded_steps() -> None:
     """Three steps before the two recorded; the first convolution's took 30 µs each, then 10 µs."""
     recording = replace(RECORDING, step_s=(20e-6, 24e-6))
     before, after = counters(30e-6, 4e-6), counters(22e-6, 4e-6)
@@ -285,7 +285,7 @@ def test_xla_communication_lasts_while_any_device_is_in_a_collective() -> None:
     assert profile.communication.exposed_s == pytest.approx(3e-3)
 
 
-def test_a_fusion_of_xla_is_named_for_its_computation() -> None:
+def test_an_xla_fusion_is_named_after_its_computation() -> None:
     profile = xplane(
         line("tf_XLAEigen/1", op("ynn_fusion.3", 1, 2), op("ynn_fusion.4", 4, 1)),
         labels={("jit_step", "ynn_fusion.3"): "convolution", ("jit_other", "ynn_fusion.4"): "reduce"},
@@ -323,7 +323,7 @@ def test_time_of_a_task_for_another_operator_belongs_to_that_operator() -> None:
     )
 
 
-def test_tensorflow_kernels_go_by_their_type_and_functions_are_none() -> None:
+def test_tensorflow_kernels_are_named_by_type() -> None:
     profile = xplane(
         line(
             "python", e("EagerLocalExecute: __inference_step_12", 0, 10), e("EagerLocalExecute: MatMul", 9, 1)
@@ -400,7 +400,7 @@ ENTRY %main.9 (x: f32[8]) -> f32[8] {
 """
 
 
-def test_an_instruction_is_named_for_the_costliest_thing_inside_it() -> None:
+def test_an_instruction_is_named_after_its_costliest_part() -> None:
     assert xla.labels(HLO) == {
         "inner": "convolution",
         "ynn_fusion.3": "convolution",

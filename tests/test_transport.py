@@ -220,7 +220,7 @@ def test_an_invalid_interpreter_is_broken_and_its_jobs_fail(tmp_path: Path) -> N
     ],
     ids=str,
 )
-def test_a_reply_that_is_malformed_is_a_failure_of_its_case(reply: Message) -> None:
+def test_a_malformed_reply_fails_its_case(reply: Message) -> None:
     outcome = verification.decode_outcome(Answer(reply), {})
     assert isinstance(outcome, Failure)
     assert outcome.status is Status.FAILED
@@ -241,7 +241,7 @@ def test_no_reply_raises(reply: Message) -> None:
 
 
 @given(st.binary(max_size=200))
-def test_no_bytes_on_the_channel_raise_anything_but_a_value_error(content: bytes) -> None:
+def test_bytes_on_the_channel_raise_only_value_errors(content: bytes) -> None:
     ours, theirs = socketpair()
     channel = Channel(ours)
     theirs.sendall(content)

@@ -105,7 +105,7 @@ def test_csv_has_every_point_and_marks_changes() -> None:
     assert {row["case"] for row in lines} == {"gemm(m=64,n=64,k=64)/float32/eager@torch:cpu"}
 
 
-def test_a_name_that_no_stored_case_has_is_refused_with_a_near_one() -> None:
+def test_an_unknown_case_name_is_refused_with_a_suggestion() -> None:
     with pytest.raises(UsageError, match=r"^No stored run has a case named 'gem2'\.") as refused:
         trends(stepped(), LATENCY, ["gemm", "gem2"])
     assert refused.value.hint == "Did you mean 'gemm'?"
@@ -114,7 +114,7 @@ def test_a_name_that_no_stored_case_has_is_refused_with_a_near_one() -> None:
     assert refused.value.hint == "Known workloads and targets: gemm, torch."
 
 
-def test_a_name_whose_cases_have_no_value_of_the_metric_is_not_refused() -> None:
+def test_a_case_name_without_values_of_the_metric_is_accepted() -> None:
     all_trends = trends(stepped(), metric_named("energy_j"), ["gemm*"])
     assert (all_trends, NOTHING in history_document(all_trends).notes) == ([], True)
 
@@ -188,7 +188,7 @@ def contended_run(number: int, seconds: float) -> Run:
     return numbered_run(number, [a_record(outcome, round=at) for at, outcome in enumerate(outcomes)])
 
 
-def test_runs_that_were_contended_are_shown_and_not_judged() -> None:
+def test_contended_runs_are_shown_but_not_judged() -> None:
     runs = stepped()
     slow = [contended_run(index, 2e-3) for index in (3, 4, 5, 8)]
     runs = [next((busy for busy in slow if busy.info.id == run.info.id), run) for run in runs]
@@ -212,7 +212,7 @@ def broken(number: int) -> Run:
     return numbered_run(number, [a_record(a_failure())])
 
 
-def test_a_run_without_a_value_is_listed_with_the_reason_and_judges_nothing() -> None:
+def test_a_run_without_a_value_is_listed_with_the_reason() -> None:
     runs = [*stepped(), undecided_run(16), broken(17)]
     (trend,) = trends(runs, LATENCY)
     assert trend.history == trends(stepped(), LATENCY)[0].history
@@ -240,7 +240,7 @@ def test_a_case_whose_runs_are_all_undecided_is_shown_without_a_value() -> None:
     assert trends([broken(0)], LATENCY) == []
 
 
-def test_runs_of_one_tag_that_disagree_with_each_other_are_undecided_together() -> None:
+def test_disagreeing_runs_of_one_tag_are_undecided() -> None:
     tagged = [a_run_at(number, seconds, tags={"commit": "a"}) for number, seconds in enumerate((0.001, 0.1))]
     (trend,) = trends([*tagged, a_run_at(2, 0.001, tags={"commit": "b"})], LATENCY, by="commit")
     assert [point.tag for point in trend.points] == ["b"]
@@ -303,7 +303,7 @@ def test_incomparable_runs_are_separate_series(
     assert data["boundaries"] == [{"run": "other0", "reason": reason}]
 
 
-def test_machines_that_take_turns_have_a_history_each() -> None:
+def test_alternating_machines_have_separate_histories() -> None:
     machines = [(a_machine(), 1.0), (a_machine(cpu="Another CPU"), 0.5)]
     runs = [
         a_run_at(2 * i + offset, factor * (1.3e-3 if i >= 6 else 1e-3) * NOISE[i % 8], machine=machine)
@@ -374,7 +374,7 @@ left out: 1 run without the tag commit
     assert [(change["after_tag"], change["tag"]) for change in parsed["changes"]] == [("d", "m")]
 
 
-def test_commits_keep_the_order_they_were_first_seen_in_on_every_machine() -> None:
+def test_commits_are_ordered_by_their_first_run_on_any_machine() -> None:
     other_machine = a_machine(cpu="Another CPU")
     runs = commits(*"abcm")
     later = [
@@ -388,7 +388,7 @@ def test_commits_keep_the_order_they_were_first_seen_in_on_every_machine() -> No
     assert trend.boundaries == (4,)
 
 
-def test_a_tag_that_no_run_has_suggests_one_that_some_have() -> None:
+def test_an_unknown_tag_suggests_a_known_one() -> None:
     with pytest.raises(UsageError, match="'comit'") as caught:
         trends(commits("a"), LATENCY, by="comit")
     assert caught.value.hint == "Did you mean 'commit'?"
@@ -575,7 +575,7 @@ def test_every_metric_can_be_plotted(name: str) -> None:
 
 @pytest.mark.real
 @pytest.mark.parametrize("started", ["2026-01-01T00:00:00", "2026-01-01", "yesterday", ""])
-def test_runs_at_one_time_or_at_none_can_be_plotted(started: str) -> None:
+def test_runs_at_equal_or_unknown_times_can_be_plotted(started: str) -> None:
     runs = [a_run(id=f"run{number}", started=started) for number in range(3)]
     for trend_list in (trends(runs, LATENCY), trends(runs[:1], LATENCY), []):
         assert draw(trend_list) == draw(trend_list)

@@ -141,7 +141,7 @@ def test_a_file_that_closes_the_connection_is_ended(tmp_path: Path) -> None:
 
 
 @pytest.mark.real
-def test_a_file_that_hangs_is_not_waited_for_twice_until_it_changes(
+def test_a_hanging_file_is_waited_for_once_until_it_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ACCELBENCH_CACHE", str(tmp_path / "cache"))
@@ -174,7 +174,7 @@ def test_an_impossible_size_of_a_users_workload_is_an_error_of_usage(tmp_path: P
 
 
 @pytest.mark.real
-def test_a_suite_of_a_broken_workload_takes_no_other_from_the_list(tmp_path: Path) -> None:
+def test_a_suite_with_a_broken_workload_does_not_hide_other_suites(tmp_path: Path) -> None:
     write(tmp_path, bad="y = (\n")
     (tmp_path / "suites").mkdir()
     (tmp_path / "suites" / "own.toml").write_text('description = "d"\n[[cases]]\nworkload = "bad"\n')
@@ -198,7 +198,7 @@ def test_a_narrow_terminal_shows_the_whole_error_of_a_suite(
     assert "not usable: suites/own.toml, cases 1: No workload named 'nosuch'." in output
 
 
-def test_a_file_that_is_mended_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_corrected_file_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, good="y = (\n")
     monkeypatch.setenv("ACCELBENCH_WORKLOADS", str(tmp_path / "mine"))
     with pytest.raises(UsageError, match="never closed"):
@@ -325,7 +325,7 @@ def tried(*command: str, cwd: Path, **more: str) -> subprocess.CompletedProcess[
 
 
 @pytest.mark.real
-def test_code_of_a_folder_is_announced_before_it_is_executed_for_the_first_time(cloned: Path) -> None:
+def test_code_of_a_folder_is_announced_before_its_first_execution(cloned: Path) -> None:
     cache = {"ACCELBENCH_CACHE": str(cloned.parent / "cache")}
     first, second = (tried("list", "workloads", cwd=cloned, **cache).stderr for _ in range(2))
     assert first.count("for the first time") == 1

@@ -71,7 +71,7 @@ def of_text(tmp_path: Path, text: str, attribute: str = "") -> dict[str, Any]:
         (BODY + "model = lambda: 3\n" + INPUTS, "mine.py is int, not a torch module", "Return an nn.Module"),
     ],
 )
-def test_a_file_without_a_model_or_inputs_is_a_mistake_with_a_hint(
+def test_a_file_without_a_model_or_inputs_is_an_error_with_a_hint(
     tmp_path: Path, text: str, mistake: str, hint: str
 ) -> None:
     description = of_text(tmp_path, text)
@@ -87,7 +87,7 @@ def test_a_file_without_a_model_or_inputs_is_a_mistake_with_a_hint(
     ],
     ids=["part", "instance"],
 )
-def test_the_model_is_the_only_one_that_no_class_uses(tmp_path: Path, text: str, attribute: str) -> None:
+def test_the_model_is_the_only_class_not_used_by_another(tmp_path: Path, text: str, attribute: str) -> None:
     description = of_text(tmp_path, BODY + text + INPUTS)
     assert (description.get("mistake", ""), description["attribute"], description["is_default"]) == (
         "",
@@ -244,7 +244,7 @@ def test_only_a_user_s_model_has_the_mode_channels_last(tmp_path: Path) -> None:
     assert "channels_last is a mode for user models only" in output
 
 
-def test_file_that_ends_its_process_or_never_returns_is_a_usage_error(tmp_path: Path) -> None:
+def test_a_file_that_exits_or_hangs_is_a_usage_error(tmp_path: Path) -> None:
     (tmp_path / "exits.py").write_text("import sys\nsys.exit(3)\n")
     (tmp_path / "sleeps.py").write_text("import time\ntime.sleep(600)\n")
     for file in ("exits.py", "sleeps.py"):

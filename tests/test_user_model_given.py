@@ -92,16 +92,14 @@ def test_fewer_samples_are_the_first_and_more_have_the_same_elements(tmp_path: P
         {},
     ],
 )
-def test_arrays_that_do_not_fit_are_a_mistake_with_a_hint(
-    tmp_path: Path, arrays: dict[str, AnyArray]
-) -> None:
+def test_mismatched_arrays_are_an_error_with_a_hint(tmp_path: Path, arrays: dict[str, AnyArray]) -> None:
     spec = with_inputs(a_spec(), tmp_path, **arrays)
     with pytest.raises(ModelMistake) as mistake:
         input_file.arrays_for(spec, OWN_INPUTS, ("ids", "mask"), {"batch": 3})
     assert mistake.value.hint
 
 
-def test_a_file_without_arrays_is_a_mistake(tmp_path: Path) -> None:
+def test_a_file_without_arrays_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "given.npz").write_text("text")
     with pytest.raises(ModelMistake, match=r"given\.npz is not a file of arrays"):
         input_file.read_arrays(str(tmp_path / "given.npz"))
@@ -114,7 +112,7 @@ def test_the_digest_depends_on_elements_but_not_on_order(tmp_path: Path) -> None
     assert input_file.digest(original) == input_file.digest(turned) != input_file.digest(changed)
 
 
-def test_options_of_models_are_refused_without_one_and_a_file_must_be_there(tmp_path: Path) -> None:
+def test_model_options_need_a_model_and_an_existing_file(tmp_path: Path) -> None:
     for options in (
         MeasureOptions(input="x.npz"),
         MeasureOptions(weights="as-they-are"),

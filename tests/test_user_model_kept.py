@@ -135,7 +135,7 @@ def test_sides_with_other_defaults_differ_unless_the_size_is_given(place: Path) 
 
 
 @pytest.mark.nightly
-def test_versions_that_give_other_arrays_are_refused_before_anything_is_measured(place: Path) -> None:
+def test_versions_with_other_outputs_are_refused_before_measuring(place: Path) -> None:
     (place / "small.py").write_text(SMALL.replace("nn.Linear(4, 4)", "nn.Linear(4, 5)"))
     process = command("check", "--ab", "rev:main", "--model", "small.py", *EAGER, cwd=place, code=11)
     assert "outputs float32[2,4] → float32[2,5]" in process.stderr
@@ -180,7 +180,7 @@ def test_a_run_of_a_model_is_accepted_and_checked_against(place: Path) -> None:
 
 
 @pytest.mark.nightly  # another one interrupts a run in CI: tests/test_user_models.py
-def test_a_run_that_was_killed_in_its_second_round_is_finished_by_the_same_model_only(place: Path) -> None:
+def test_a_killed_run_can_be_finished_only_with_the_same_model(place: Path) -> None:
     process = start_accelbench("run", "small.py", *EAGER, "--rounds", "3", cwd=place)
     wait_for(lambda: len(records(place)) >= 1, 120)
     os.kill(process.pid, signal.SIGKILL)
@@ -213,7 +213,7 @@ def test_sizes_at_which_a_model_exits_or_hangs_have_a_status_and_the_others_are_
 
 
 @pytest.mark.nightly  # the search itself is tested with the fake backend
-def test_the_revision_that_made_a_model_slower_is_named(place: Path) -> None:
+def test_bisecting_names_the_revision_that_made_a_model_slower(place: Path) -> None:
     """The imported code is taken from each revision, too."""
     (place / "lib").mkdir()
     text = SMALL.replace("import os\n", "import os\nfrom pauses import pause\n")
@@ -279,7 +279,7 @@ assert found["tolerance"] and not found["unverified"], found
 
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
-def test_a_module_whose_weight_is_computed_is_copied(tmp_path: Path) -> None:
+def test_a_module_with_computed_weights_can_be_copied(tmp_path: Path) -> None:
     import torch
 
     (tmp_path / "normed.py").write_text(

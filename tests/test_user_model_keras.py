@@ -177,7 +177,7 @@ def test_right_keras_engines_pass_and_wrong_ones_are_detected(
 
 @pytest.mark.real
 @pytest.mark.usefixtures("stored_references")
-def test_keras_s_reference_is_float64_and_its_weights_are_seen(tmp_path: Path) -> None:
+def test_the_keras_reference_is_float64_and_depends_on_the_weights(tmp_path: Path) -> None:
     """Beside the same network in NumPy, in float64."""
     model = digits()
     arrays = {name: array.astype(float) for name, array in model.arrays(Draw(Dtype.FLOAT32)).items()}
@@ -224,7 +224,7 @@ def model():
 @pytest.mark.real
 @pytest.mark.usefixtures("stored_references")
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras's, as torch saves
-def test_a_saved_keras_model_is_verified_with_the_weights_that_it_has(tmp_path: Path) -> None:
+def test_a_saved_keras_model_is_verified_with_its_weights(tmp_path: Path) -> None:
     keras = pytest.importorskip("keras")
     model_object = runpy.run_path(str(MODEL_FOLDER / "keras_digits.py"))["model"](width=2)
     first, *_, last = (keras_model.as_array(weight.value) for weight in model_object.trainable_weights)

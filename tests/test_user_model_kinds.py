@@ -179,7 +179,7 @@ def test_copy_of_a_module_with_computed_weights_has_its_own_parameters(tmp_path:
     [(LOCKED, "model cannot be copied"), (SPARSE_INPUT, "is sparse")],
     ids=["lock", "sparse_input"],
 )
-def test_obstacle_is_named_with_a_way_out(source: str, mistake: str, tmp_path: Path) -> None:
+def test_obstacles_are_reported_with_advice(source: str, mistake: str, tmp_path: Path) -> None:
     description = describe_model(write_model(tmp_path, source), None)
     assert mistake in description["mistake"]
     assert description["hint"]

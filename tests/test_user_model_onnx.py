@@ -80,7 +80,7 @@ def operation(file: Path, **sizes: Any) -> OnnxInference:
     return inference
 
 
-def test_axes_without_a_number_are_parameters_and_the_first_is_the_batch(tmp_path: Path) -> None:
+def test_symbolic_axes_are_parameters_and_the_first_is_the_batch(tmp_path: Path) -> None:
     spec = parse_spec(write_model(tmp_path).name, str(tmp_path))
     assert spec.kind == ONNX
     description = describe_model(spec, {"batch": 3, "length": 5})
@@ -94,7 +94,7 @@ def test_axes_without_a_number_are_parameters_and_the_first_is_the_batch(tmp_pat
     }
 
 
-def test_integers_are_rows_of_the_table_that_they_index_or_a_mask_that_hides_no_row(tmp_path: Path) -> None:
+def test_integer_inputs_are_valid_indices_or_masks(tmp_path: Path) -> None:
     model = operation(write_model(tmp_path), batch=40, length=50)
     inputs = model.make_inputs(0)
     assert {inputs["words"].min(), inputs["words"].max()} == {0, WORDS - 1}
@@ -122,7 +122,7 @@ def test_inputs_of_a_file_replace_random_ones(tmp_path: Path) -> None:
     assert sorted(other_words.flat) == sorted(words.flat)
 
 
-def test_only_another_computation_is_another_version(tmp_path: Path) -> None:
+def test_only_a_changed_computation_changes_the_version(tmp_path: Path) -> None:
     def version(change: Change) -> str:
         spec = parse_spec(
             write_model(tmp_path, change, f"{change.__name__.strip('<>')}.onnx").name, str(tmp_path)
@@ -241,7 +241,7 @@ def test_a_file_that_narrows_itself_is_right_and_tolerated(
 
 
 @pytest.mark.real
-def test_a_file_in_float16_is_measured_in_it_and_its_mistakes_are_seen_in_float32(
+def test_a_float16_file_is_measured_in_float16_and_verified_in_float32(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("onnxruntime")
@@ -293,7 +293,7 @@ def test_too_many_weights_without_effect_leave_a_model_unverified(tmp_path: Path
     assert "could be zero" in reference.unverified
 
 
-def test_an_operator_that_onnx_does_not_evaluate_leaves_it_unverified(tmp_path: Path) -> None:
+def test_a_model_with_an_operator_that_onnx_cannot_evaluate_is_unverified(tmp_path: Path) -> None:
     def of_another_domain(model: Any) -> None:
         model.graph.node[7].domain = "com.example"
         model.opset_import.append(helper.make_opsetid("com.example", 1))
@@ -333,7 +333,7 @@ def test_weights_are_read_only_from_the_folder_of_the_file(tmp_path: Path, place
     assert ("outside of its folder" in description.get("mistake", "")) == (place != "here.bin")
 
 
-def test_numbers_are_rounded_to_one_of_their_neighbours() -> None:
+def test_rounding_gives_one_of_the_neighbours() -> None:
     values = np.array([1.0, 1 / 3, -1 / 3, 1e-30, 0.0, np.inf, -np.inf])
     nearest = values.astype(np.float32)
     source = np.random.default_rng(0)
@@ -346,7 +346,7 @@ def test_numbers_are_rounded_to_one_of_their_neighbours() -> None:
 
 @pytest.mark.real
 @pytest.mark.nightly
-def test_other_names_are_the_same_work_and_another_operator_is_other_work(tmp_path: Path) -> None:
+def test_renaming_keeps_the_work_and_another_operator_changes_it(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
 
     def renamed(model: Any) -> None:
@@ -374,7 +374,7 @@ def test_other_names_are_the_same_work_and_another_operator_is_other_work(tmp_pa
 
 
 @pytest.mark.real
-def test_a_file_is_measured_on_both_engines_and_the_line_that_uses_it_runs(
+def test_a_file_is_measured_on_both_engines_and_the_suggested_code_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     onnxruntime, openvino = pytest.importorskip("onnxruntime"), pytest.importorskip("openvino")

@@ -100,7 +100,7 @@ def test_inputs_have_the_elements_of_the_example(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["words", "named"])
-def test_its_float64_is_that_of_the_module(folder: Path, name: str) -> None:
+def test_the_float64_reference_equals_that_of_the_module(folder: Path, name: str) -> None:
     model = the_model(folder / f"{name}.pt2")
     exported, _ = wide_step(model, Draw(Dtype.FLOAT32))
     module = Narrowing().double()
@@ -137,7 +137,7 @@ def half(module: Any) -> None:
         parameter.data.copy_(parameter.half())
 
 
-def test_the_right_program_agrees_and_a_wrong_one_does_not(folder: Path) -> None:
+def test_right_programs_pass_and_wrong_ones_are_detected(folder: Path) -> None:
     model = the_model(folder / "words.pt2")
     assert deviation(model).ratio < 0.8
     for wrong in (forgotten_bias, forgotten_row, half):
@@ -236,7 +236,7 @@ def structure_imports(graph: dict[str, Any]) -> None:
         ("DATA/WEIGHTS/weight_0", lambda _: b""),
     ],
 )
-def test_a_program_that_could_execute_code_is_refused_before_torch_reads_it(
+def test_programs_that_could_execute_code_are_refused_before_reading(
     folder: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -165,13 +165,13 @@ def test_a_rounded_result_is_a_neighbour_of_the_exact_one_and_unbiased(dtype: Dt
     assert abs(bias) < 5 / math.sqrt(3 * len(x))
 
 
-def test_infinities_of_a_mask_stay() -> None:
+def test_infinities_of_a_mask_are_not_rounded() -> None:
     mask = torch.tensor([0.0, -math.inf, torch.finfo(torch.float64).min, math.inf], dtype=torch.float64)
     rounded = computed_in(Rounding(Dtype.FLOAT32, 0), lambda: mask + 0.0)
     assert torch.equal(rounded, mask)
 
 
-def test_statistics_that_batch_norms_begin_with_hide_weights_and_calibrated_ones_do_not(
+def test_only_calibrated_batch_norms_reveal_their_weights(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     model = the_model("convolutions")
@@ -239,13 +239,13 @@ def test_sums_of_integer_counts_are_exact() -> None:
             assert torch.cumsum(counts, 0, dtype=torch.int32).tolist() == [7, 16, 21, 32]
 
 
-def test_weights_are_made_once_for_all_sizes_of_inputs() -> None:
+def test_weights_do_not_depend_on_the_input_size() -> None:
     one_sample, two = (the_model("convolutions", batch=batch) for batch in (1, 3))
     first, second = (model.weights(Draw(Dtype.FLOAT32)) for model in (one_sample, two))
     assert all(np.array_equal(first[name], second[name]) for name in first)
 
 
-def test_no_parameter_of_a_new_model_is_one_number() -> None:
+def test_parameters_of_a_new_model_are_not_constant() -> None:
     weights = the_model("bert_tiny").weights(Draw(Dtype.FLOAT32))
     assert not [name for name, array in weights.items() if array.size > 1 and np.ptp(array) == 0]
 

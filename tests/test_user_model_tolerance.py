@@ -118,11 +118,11 @@ def test_a_right_model_is_verified(
         ),
     ],
 )
-def test_a_mistake_in_bfloat16_alone_is_found(model: Write, body: str, options: dict[str, str]) -> None:
+def test_an_error_in_bfloat16_only_is_detected(model: Write, body: str, options: dict[str, str]) -> None:
     assert deviation(model(body, **options), Dtype.BFLOAT16).ratio > 1
 
 
-def test_mixed_precision_widens_the_tolerance_of_its_own_part_only(model: Write) -> None:
+def test_mixed_precision_widens_only_the_tolerance_of_its_output(model: Write) -> None:
     narrow = "F.linear(x.bfloat16(), self.a.weight.bfloat16()).to(x.dtype)"
     workload = model(f"return self.b(x), {narrow}")
     tolerance = model_reference(workload, Dtype.FLOAT32).tolerance

@@ -234,7 +234,7 @@ def test_inactive_dropout_is_detected_after_timing() -> None:
         checked_after_timing("train_classifier", keep)
 
 
-def test_a_step_that_leaves_a_sample_out_is_found_after_timing() -> None:
+def test_a_step_that_ignores_a_sample_is_detected_after_timing() -> None:
     def skip(runner: Runner) -> None:
         run = runner.compiled
         runner.compiled = lambda *inputs: run(*(torch.cat([tensor[:-1], tensor[:1]]) for tensor in inputs))
@@ -243,7 +243,7 @@ def test_a_step_that_leaves_a_sample_out_is_found_after_timing() -> None:
         checked_after_timing("train_encoder", skip)
 
 
-def test_a_step_that_moves_nothing_is_found_after_timing(monkeypatch: Patch) -> None:
+def test_a_step_without_an_update_is_detected_after_timing(monkeypatch: Patch) -> None:
     changed_optimizer(update_dropped)(monkeypatch)
     with pytest.raises(WrongResult, match="a step of training does not change"):
         checked_after_timing("train_decoder")
@@ -291,7 +291,7 @@ def test_a_missing_training_step_is_refused_with_a_hint(tmp_path: Path, model: s
     assert hint in output
 
 
-def test_another_rate_is_other_work() -> None:
+def test_another_learning_rate_is_another_work() -> None:
     digests = {the_step("train_encoder", lr=rate).work_version for rate in (1e-3, 1e-2)}
     assert len(digests) == 2
 
@@ -316,7 +316,7 @@ def test_dtypes_that_cannot_train_are_refused() -> None:
         ),
     ],
 )
-def test_a_mistake_in_a_loss_or_an_optimizer_is_reported(tmp_path: Path, text: str, mistake: str) -> None:
+def test_errors_in_a_loss_or_optimizer_are_reported(tmp_path: Path, text: str, mistake: str) -> None:
     file = tmp_path / f"mine_{abs(hash(text))}.py"
     body = "import torch\nmodel = torch.nn.Linear(4, 4)\ndef inputs(batch=2): return torch.randn(batch, 4)\n"
     file.write_text(body + text)

@@ -92,7 +92,7 @@ def test_a_configuration_of_any_kind_is_verified(tmp_path: Path, name: str) -> N
     assert output_deviation(workload, elements, reference.expected, reference.tolerance).ratio < 1
 
 
-def test_the_first_of_its_architectures_is_built(tmp_path: Path) -> None:
+def test_the_first_listed_architecture_is_built(tmp_path: Path) -> None:
     workload = write_config(
         tmp_path, "roberta", architectures=["RobertaForSequenceClassification"], num_labels=3
     )
@@ -104,7 +104,7 @@ def test_the_default_length_respects_the_positions(tmp_path: Path, name: str, le
     assert write_config(tmp_path, name).sizes["length"] == length
 
 
-def test_a_configuration_without_inputs_is_a_mistake() -> None:
+def test_a_configuration_without_inputs_is_an_error() -> None:
     module = SimpleNamespace(config=SimpleNamespace(), forward=lambda x: x)
     with pytest.raises(ModelMistake, match="--input"):
         transformers_model.draw_inputs(module, {})

@@ -62,7 +62,7 @@ def test_a_missing_file_is_an_error_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.real
-def test_a_configuration_that_names_code_on_a_hub_is_refused(tmp_path: Path) -> None:
+def test_a_configuration_with_remote_code_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     config = {"model_type": "bert", "text_config": {"_attn_implementation": "somebody/kernels"}}
     (tmp_path / "bert.json").write_text(json.dumps(config))
@@ -215,7 +215,7 @@ def test_stored_names_contain_no_path_of_the_machine(file: str, stem: str, locat
     assert (spec.stem, user_model.relative(spec)) == (stem, location)
 
 
-def test_a_model_of_another_revision_is_in_the_checkout() -> None:
+def test_paths_of_a_model_are_moved_to_the_checkout() -> None:
     spec = parse_spec("lib/m.py:Net", "/here")
     assert user_model.folder_of(spec) == "/here/lib"
     moved_spec = user_model.moved(spec, {"/here": "/tree", "/here/lib": "/tree/lib"})
@@ -232,7 +232,7 @@ def test_only_requested_models_are_known(tmp_path: Path, monkeypatch: pytest.Mon
     assert not user_models.is_known(parse_spec("mine.py:Net", "/here"))
 
 
-def test_a_model_takes_the_place_of_the_usual_suite() -> None:
+def test_a_model_replaces_the_default_suite() -> None:
     assert from_keywords("quick", {"model": "m.py"}, "f").suites == ()
     assert from_keywords("conv", {"model": "m.py"}, "f").suites == ("conv",)
     assert from_keywords("quick", {}, "f").suites == ("quick",)
@@ -334,7 +334,7 @@ def test_a_changed_graph_is_other_work_and_the_same_graph_is_compared() -> None:
     assert codec.outcome_of(dataclasses.asdict(of_version("own:1").records[0].outcome)) is not None
 
 
-def test_without_the_lossy_engines_another_one_is_fastest() -> None:
+def test_a_report_also_names_the_fastest_exact_engine() -> None:
     lossy = (note(NoteKind.LOSSY, how="int8", allowed=0.01),)
     modes = {"graph-dynamic": (0.001, lossy), "graph": (0.002, ()), "slow": (0.004, ())}
     records = [

@@ -44,7 +44,7 @@ def test_a_variable_prefix_exposes_no_secret(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(DATA))
-def test_variables_of_data_folders_reach_workers_and_make_no_cases(name: str) -> None:
+def test_variables_of_data_folders_reach_workers_without_defining_cases(name: str) -> None:
     assert worker_environment(SETTINGS, {}, {name: "/data"})[name] == "/data"
     assert tuning_variables({name: "/data"}) == {}
     with pytest.raises(UsageError, match=f"{name} cannot define cases") as caught:
@@ -53,7 +53,7 @@ def test_variables_of_data_folders_reach_workers_and_make_no_cases(name: str) ->
 
 
 @pytest.mark.parametrize("name", [*THREADS, "NPROC", "TF_NUM_INTRAOP_THREADS"])
-def test_a_variable_that_accelbench_sets_is_refused_and_the_option_named(name: str) -> None:
+def test_variables_set_by_accelbench_are_refused_with_the_option(name: str) -> None:
     for refused in (
         lambda: check_variable(name),
         lambda: request(MeasureOptions(workloads=("gemm",), environment={name: ["1", "2"]})),

@@ -177,7 +177,7 @@ def test_three_processes_in_two_modes_do_not_alarm() -> None:
     assert error_rates[Variance.OWN][0] > 0.2
 
 
-def test_modes_are_seen_in_few_processes_and_not_in_normal_ones() -> None:
+def test_modes_are_detected_in_few_processes() -> None:
     source = np.random.default_rng(2)
     normal = source.normal(0, 0.01, (500, 60, 3))
     assert np.mean([are_clustered(groups.tolist()) for groups in normal]) <= 0.006

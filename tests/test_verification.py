@@ -66,7 +66,7 @@ def test_a_mistake_that_bfloat16_hides_is_a_wrong_result(tmp_path: Path) -> None
         ({"workload": "lstm_backward", "params": {"batch": 2}, "phase": Phase.BACKWARD}, True),
     ],
 )
-def test_rounding_hides_mistakes_in_networks_below_float32(over: dict[str, Any], hidden: bool) -> None:
+def test_networks_below_float32_are_verified_in_float32(over: dict[str, Any], hidden: bool) -> None:
     assert is_hidden(a_network(**over)) == hidden
 
 

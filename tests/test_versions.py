@@ -61,5 +61,5 @@ def test_a_run_measures_under_every_other_supported_version_that_is_here(tmp_pat
     assert len({row["latency_s"] for row in measured_rows if row["workload"] == "gemm"}) == 1
 
 
-def test_the_versions_that_are_supported_begin_with_the_one_required() -> None:
+def test_supported_versions_begin_with_the_required_one() -> None:
     assert PROJECT["requires-python"] == f">={SUPPORTED[0]}"

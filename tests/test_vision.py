@@ -157,7 +157,7 @@ def test_at_most_every_fourth_box_has_an_object() -> None:
     assert 0.23 < (labels > 0).mean() < 0.25
 
 
-def test_a_clip_that_cannot_be_halved_as_often_as_the_network_does_is_refused() -> None:
+def test_invalid_clip_sizes_are_refused() -> None:
     with pytest.raises(UsageError, match="frames=12 of 8"):
         R3d18Infer(frames=12)
     with pytest.raises(UsageError, match="one value per channel"):
@@ -166,7 +166,7 @@ def test_a_clip_that_cannot_be_halved_as_often_as_the_network_does_is_refused() 
         R3d18Infer(depth=34)
 
 
-def test_a_side_that_cannot_be_halved_as_often_as_the_network_does_is_refused() -> None:
+def test_image_sides_must_be_divisible_by_the_stride() -> None:
     with pytest.raises(UsageError, match="multiple of 32"):
         Vgg16Train(image=100)
     with pytest.raises(UsageError, match="multiple of 16"):

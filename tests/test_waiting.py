@@ -61,7 +61,7 @@ def test_an_accelerator_of_another_kind_is_waited_for_after_each_call() -> None:
 
 
 @pytest.mark.real
-def test_torch_refuses_a_result_on_a_device_that_computes_nothing() -> None:
+def test_torch_refuses_results_on_meta_devices() -> None:
     torch = pytest.importorskip("torch")
     from benchbench.backends.torch import Torch
 
@@ -98,7 +98,7 @@ def test_a_case_whose_output_is_on_another_device_is_unsupported() -> None:
 
 
 @pytest.mark.real
-def test_an_output_that_computes_when_it_is_read_is_unsupported() -> None:
+def test_lazy_outputs_are_unsupported() -> None:
     torch = pytest.importorskip("torch")
     from benchbench.backends.torch import Torch
     from benchbench.model.case import Dtype

@@ -61,7 +61,7 @@ NOT_MESSAGES = {
 
 
 @pytest.mark.parametrize("line", NOT_MESSAGES.values(), ids=NOT_MESSAGES)
-def test_anything_but_an_object_of_json_is_refused(line: bytes) -> None:
+def test_only_json_objects_are_accepted(line: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         decode_line(line)
 
@@ -183,7 +183,7 @@ def test_a_stranger_is_rejected_after_its_time_out(
         assert not stranger.recv(100)
 
 
-def test_a_false_door_that_does_not_know_the_secret_learns_nothing() -> None:
+def test_a_false_listener_without_the_secret_learns_nothing() -> None:
     """A false listener that answers with the challenge it got or with a proof of another secret."""
     with socket.create_server(("127.0.0.1", 0)) as false:
 

@@ -83,7 +83,7 @@ def test_a_rank_that_dies_is_named_and_the_others_are_ended(tmp_path: Path, sign
     assert not children() - before
 
 
-def test_the_rank_that_died_is_reported_and_not_the_faults_it_caused(tmp_path: Path) -> None:
+def test_the_dead_rank_is_reported_and_not_its_consequences(tmp_path: Path) -> None:
     """A collective raises in rank 0 when rank 1 dies, and that error may arrive first."""
 
     def run(_: dict[str, Any], world: World) -> dict[str, Any]:
@@ -198,7 +198,7 @@ def test_ranks_of_different_speed_measure_the_same_blocks(tmp_path: Path) -> Non
         ("slow", "ok", ""),  # each rank by itself would choose another number of steps to read results after
     ],
 )
-def test_a_faulty_rank_ends_its_case_is_named_and_leaves_no_process(
+def test_a_faulty_rank_ends_its_case_and_is_named(
     fault: str, status: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ACCELBENCH_WORKLOADS", folder_with("faulty_rank"))

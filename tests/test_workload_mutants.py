@@ -215,7 +215,7 @@ MUTATED = [
 @pytest.mark.real
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("work", MUTATED)
-def test_every_step_and_every_array_of_a_workload_matters(
+def test_altering_any_step_or_array_of_a_workload_is_detected(
     work: Workload, dtype: Dtype, request: pytest.FixtureRequest
 ) -> None:
     if reason := work.refuses(dtype):
@@ -235,5 +235,5 @@ def is_drawn(work: Workload) -> bool:
     return not isinstance(work, Operation) or work.draws_tolerated > 0
 
 
-def test_the_list_of_idle_steps_names_workloads_that_exist() -> None:
+def test_the_list_of_idle_steps_contains_existing_workloads() -> None:
     assert IDLE.keys() <= {id_ for id_, *_ in WORKS}

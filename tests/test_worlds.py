@@ -69,7 +69,7 @@ def only(left_out: tuple[LeftOut, ...]) -> tuple[str, str, Status]:
         ("cuda:3", WorldSpec(devices=1, names=("cuda:3",))),
     ],
 )
-def test_a_world_is_a_number_a_kind_so_often_or_names(text: int | str, spec: WorldSpec) -> None:
+def test_a_world_is_a_number_of_devices_or_their_names(text: int | str, spec: WorldSpec) -> None:
     assert parse_world(text) == spec
 
 
@@ -92,7 +92,7 @@ def test_any_text_is_a_world_or_an_error(text: str) -> None:
     assert spec.devices == max(len(spec.names), 1) or not spec.names
 
 
-def test_devices_that_follow_one_another_are_the_case_of_their_number() -> None:
+def test_consecutive_devices_give_the_case_of_their_number() -> None:
     """The case equals one of --world 2, so that the two are compared."""
     assert ids(planned("cuda:1+cuda:2")) == ids(planned(2, devices=("cuda:1",)))
     assert ids(planned("cpu+cpu")) == ids(planned(2, devices=("cpu",)))
@@ -108,7 +108,7 @@ def test_separate_devices_are_in_the_id() -> None:
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=5, unique=True))
-def test_only_devices_out_of_turn_need_their_names(numbers: list[int]) -> None:
+def test_only_nonconsecutive_devices_are_named_in_the_id(numbers: list[int]) -> None:
     names = [f"cuda:{number}" for number in numbers]
     follow = numbers == list(range(numbers[0], numbers[0] + len(numbers)))
     assert nonadjacent_names(names) == (() if follow else tuple(names))
@@ -125,13 +125,13 @@ def test_a_world_with_missing_devices_is_omitted_with_the_reason() -> None:
     assert (device, reason) == ("cuda:0", "not installed → pip install")
 
 
-def test_ranks_of_a_launcher_may_have_devices_that_the_first_does_not_see() -> None:
+def test_launched_ranks_may_have_devices_hidden_from_the_first() -> None:
     one_gpu = a_probe("torch", devices=(CPU, GPUS[0]))
     assert not planned(4, probe=one_gpu).cases
     assert [case.device for case in planned(4, launched=True, probe=one_gpu).cases] == ["cuda:0"]
 
 
-def test_other_names_of_a_kind_mean_its_devices() -> None:
+def test_aliases_of_a_kind_select_its_devices() -> None:
     tensorflow = a_probe("tensorflow", devices=(CPU, a_device("gpu:0"), a_device("gpu:1"), a_device("gpu:2")))
     (case,) = planned("cuda:0+cuda:2", probe=tensorflow).cases
     assert (case.device, case.placement.names) == ("gpu:0", ("gpu:0", "gpu:2"))
@@ -144,7 +144,7 @@ def test_a_device_narrows_a_suite_s_worlds_by_name() -> None:
     assert not planned("cuda:0+cuda:2", devices=("cpu",)).left_out
 
 
-def test_on_the_command_line_devices_are_named_once() -> None:
+def test_devices_are_named_once_on_the_command_line() -> None:
     with pytest.raises(UsageError, match="names its devices, and --device names cpu") as error:
         request(MeasureOptions(worlds=("cuda:0+cuda:1",), devices=("cpu",)))
     assert error.value.hint == "Leave --device out."
@@ -157,7 +157,7 @@ def test_an_unknown_device_kind_is_an_error() -> None:
         check_devices(requested_devices(entries, ()), [PROBE])
 
 
-def test_a_suite_names_worlds_too_and_a_mistake_names_its_place() -> None:
+def test_a_suite_can_name_worlds() -> None:
     case = {"workload": "all_reduce", "world": [1, "cuda:0+cuda:2"]}
     suite = parse_suite({"description": "d", "cases": [case]}, Path("mine.toml"))
     assert suite.cases[0].world == [1, "cuda:0+cuda:2"]
