@@ -24,7 +24,7 @@ from benchbench.launch import rank_transport
 from benchbench.launch.channel import Channel
 from benchbench.launch.joining import follow, gather_followers
 from benchbench.launch.launched import PORT, Launch, check_alone, find_launch, first_host
-from benchbench.launch.rank_transport import Group, LaunchedProcess
+from benchbench.launch.rank_transport import Group, GroupMember
 from benchbench.launch.transport import Answer, Greeting
 from benchbench.meeting import Rank, serve_ranks
 from benchbench.model.measurement import Failure, Measurement, Window
@@ -196,7 +196,7 @@ def test_the_announcement_is_private_and_strangers_are_refused(tmp_path: Path) -
         pass
     assert first_process.file.stat().st_mode & 0o077 == 0
     port = json.loads(first_process.file.read_bytes())["port"]
-    member = dataclasses.asdict(rank_transport.this_process(process(tmp_path, 1)))
+    member = dataclasses.asdict(rank_transport.this_member(process(tmp_path, 1)))
     with socket.create_connection(("127.0.0.1", port)) as stranger:
         with pytest.raises((OSError, ValueError)):
             authenticate(stranger, "guessed", {"member": member}, 5.0)
@@ -218,16 +218,14 @@ def _follow_as(tmp_path: Path, version: str) -> None:
     while not second_process.file.exists():
         pass
     announcement = json.loads(second_process.file.read_bytes())
-    member = dataclasses.asdict(rank_transport.this_process(second_process)) | {"version": version}
+    member = dataclasses.asdict(rank_transport.this_member(second_process)) | {"version": version}
     with socket.create_connection(("127.0.0.1", announcement["port"])) as connection:
         authenticate(connection, announcement["secret"], {"member": member}, 5.0)
         connection.recv(1)
 
 
 def a_group(*members: tuple[str, tuple[int, ...]]) -> Group:
-    first, *followers = (
-        LaunchedProcess(rank, host, cores, "1") for rank, (host, cores) in enumerate(members)
-    )
+    first, *followers = (GroupMember(rank, host, cores, "1") for rank, (host, cores) in enumerate(members))
     return Group(first.host, first, [rank_transport.Follower(member, None) for member in followers])  # type: ignore[arg-type]
 
 
@@ -274,7 +272,7 @@ def test_ranks_that_see_the_same_accelerators_divide_them() -> None:
 
 def test_ended_and_silent_processes_get_no_further_request() -> None:
     here, there = socket.socketpair()
-    member = LaunchedProcess(1, "a", (0,), "1")
+    member = GroupMember(1, "a", (0,), "1")
     follower = rank_transport.Follower(member, Channel(here))
     assert not follower.ended
     there.close()
@@ -304,7 +302,7 @@ class Unreachable(socket.socket):
 def test_a_process_on_an_unreachable_host_has_ended() -> None:
     here, there = socket.socketpair()
     follower = rank_transport.Follower(
-        LaunchedProcess(1, "a", (0,), "1"), Channel(Unreachable(fileno=here.detach()))
+        GroupMember(1, "a", (0,), "1"), Channel(Unreachable(fileno=here.detach()))
     )
     follower.send({"do": "close"})
     with pytest.raises(ConnectionError, match="its process has ended"):

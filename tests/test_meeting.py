@@ -16,7 +16,7 @@ from benchbench.launch.channel import Channel
 from benchbench.launch.rank_transport import (
     Follower,
     Group,
-    LaunchedProcess,
+    GroupMember,
     Meeting,
 )
 from benchbench.launch.transport import Answer
@@ -149,7 +149,7 @@ def test_a_rank_that_reads_no_values_delays_nobody_beyond_the_deadline() -> None
         end.close()
 
 
-MEMBERS = [LaunchedProcess(rank, "a", (0,), "1") for rank in range(2)]
+MEMBERS = [GroupMember(rank, "a", (0,), "1") for rank in range(2)]
 
 
 @contextmanager

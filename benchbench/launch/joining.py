@@ -23,7 +23,7 @@ from benchbench.launch import launched, private_folder
 from benchbench.launch.channel import Channel
 from benchbench.launch.launched import ADDRESS, SECRET, Launch
 from benchbench.launch.local import LocalTransport
-from benchbench.launch.rank_transport import Follower, Group, JobEnding, LaunchedProcess, this_process
+from benchbench.launch.rank_transport import Follower, Group, GroupMember, JobEnding, this_member
 from benchbench.launch.transport import Message, Worker
 from benchbench.model.device import Target
 from benchbench.model.run import Settings
@@ -47,7 +47,7 @@ def gather_followers(launch: Launch, timeout_s: float = JOIN_TIMEOUT_S) -> Group
         else:
             with _address_file(launch, {"port": listener.address[1], "secret": secret}):
                 followers = _accept_followers(launch, listener, timeout_s)
-    group = Group(host, this_process(launch), followers)
+    group = Group(host, this_member(launch), followers)
     for member in group.members:
         if member.version != group.first.version:
             group.close()
@@ -100,7 +100,7 @@ def _follower(peer: Peer, size: int) -> Follower | None:
     """The process that has connected; None if it introduces itself wrongly, and its connection is closed."""
     channel = Channel(peer.connection, peer.lines)
     with suppress(ValueError):
-        member = msgspec.convert(peer.introduction.get("member"), LaunchedProcess)
+        member = msgspec.convert(peer.introduction.get("member"), GroupMember)
         if 0 < member.rank < size and member.cores:
             return Follower(member, channel)
     channel.close()
@@ -149,7 +149,7 @@ def follow(launch: Launch, timeout_s: float = JOIN_TIMEOUT_S) -> None:
 
     Raises UsageError if it cannot be reached, UnreadableInput for a malformed request.
     """
-    introduction = {"member": dataclasses.asdict(this_process(launch))}
+    introduction = {"member": dataclasses.asdict(this_member(launch))}
     with closing(Channel(connect_to_first(launch, introduction, timeout_s))) as channel:
         _FollowerWorkers(channel).serve()
 

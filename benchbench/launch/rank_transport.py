@@ -215,8 +215,8 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class LaunchedProcess:
-    """The properties that a launched process sends when it connects."""
+class GroupMember:
+    """A process of a group, as it introduces itself when it connects."""
 
     rank: int
     host: str
@@ -238,7 +238,7 @@ class JobEnding:
 class Follower:
     """The first process's connection to another one."""
 
-    member: LaunchedProcess
+    member: GroupMember
     channel: Channel
     failure: str = ""  # why the process is no longer used; empty while it is
 
@@ -296,12 +296,12 @@ class Group:
     """All processes of the launcher: this one, which is the first, and its followers."""
 
     host: str  # the name or address by which all reach this process
-    first: LaunchedProcess
+    first: GroupMember
     followers: Sequence[Follower]
 
     @cached_property
-    def members(self) -> list[LaunchedProcess]:
-        """All launched processes, in the order of ranks."""
+    def members(self) -> list[GroupMember]:
+        """All processes, in the order of ranks."""
         return [self.first, *(follower.member for follower in self.followers)]
 
     @cached_property
@@ -353,16 +353,16 @@ class Group:
             follower.channel.close()
 
 
-def _shared_cores(members: Sequence[LaunchedProcess]) -> list[list[int]]:
+def _shared_cores(members: Sequence[GroupMember]) -> list[list[int]]:
     """The cores of each process on one host."""
     if len({member.cores for member in members}) > 1:  # bound by the launcher
         return [list(member.cores) for member in members]
     return [rank_cores(place, len(members), member.cores) for place, member in enumerate(members)]
 
 
-def this_process(launch: Launch) -> LaunchedProcess:
-    """The properties of this process."""
-    return LaunchedProcess(
+def this_member(launch: Launch) -> GroupMember:
+    """This process as a member of its group."""
+    return GroupMember(
         rank=launch.rank,
         host=socket.gethostname(),
         cores=tuple(sorted(os.sched_getaffinity(0))),
