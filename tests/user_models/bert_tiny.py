@@ -1,4 +1,4 @@
-"""A small encoder as somebody writes it who has never heard of a benchmark."""
+"""A small encoder, written without knowledge of benchmarks."""
 
 import torch
 from torch import nn

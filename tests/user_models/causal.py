@@ -20,8 +20,8 @@ class Block(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         batch, length, width = x.shape
         q, k, v = (
-            each.view(batch, length, self.heads, -1).transpose(1, 2)
-            for each in self.qkv(self.norm1(x)).split(width, -1)
+            part.view(batch, length, self.heads, -1).transpose(1, 2)
+            for part in self.qkv(self.norm1(x)).split(width, -1)
         )
         scores = q @ k.transpose(-1, -2) / (width // self.heads) ** 0.5
         hidden = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)

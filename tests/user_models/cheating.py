@@ -1,4 +1,4 @@
-"""A model that is right in float64 alone: in any other dtype it forgets a bias."""
+"""A model that is right only in float64: in other dtypes it forgets a bias."""
 
 import torch
 from torch import nn

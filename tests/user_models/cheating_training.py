@@ -1,4 +1,4 @@
-"""A step that learns in float64 alone: in any other dtype nothing flows back to the first layer."""
+"""A step that trains only in float64: in other dtypes the first layer gets no gradient."""
 
 import torch
 from torch import nn

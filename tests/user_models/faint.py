@@ -1,4 +1,4 @@
-"""A model whose inner part hardly reaches its output, so that verification is blind to it."""
+"""A model whose inner part hardly affects its output, so that verification cannot see it."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""A model with an operator of its own that takes float32 alone, as many custom kernels do."""
+"""A model with an operator that supports only float32, like many custom kernels."""
 
 import torch
 from torch import nn

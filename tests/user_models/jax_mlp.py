@@ -22,8 +22,8 @@ def normalised(x: jax.Array, scale: jax.Array) -> jax.Array:
 
 
 def model(params: dict[str, jax.Array], x: jax.Array) -> dict[str, jax.Array]:
-    def layer(x: jax.Array, own: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
-        weight, bias = own
+    def layer(x: jax.Array, parameters: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+        weight, bias = parameters
         return x + jax.nn.gelu(normalised(x, params["scale"]) @ weight + bias), None
 
     x, _ = jax.lax.scan(layer, x @ params["in"], (params["layers"], params["bias"]))

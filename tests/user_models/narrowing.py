@@ -1,4 +1,4 @@
-"""A model that computes a part in float32 whatever it is given, as RMSNorm often does; and rotary angles."""
+"""A model that computes a part in float32 in any dtype, as RMSNorm often does, with rotary angles."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""A model that gives nothing but a class."""
+"""A model whose only output is a class."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""A model that draws its output, as a sampler does."""
+"""A model with random output, such as a sampler."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""A model with one example input, which is the same whenever it is asked for."""
+"""A model with one constant example input."""
 
 import torch
 from torch import nn

@@ -41,7 +41,7 @@ class Model(nn.Module):
             nn.Conv2d(3, width, 3, 2, 1, bias=False), nn.BatchNorm2d(width), nn.Hardswish()
         )
         sizes = ((width, 16, width, 1), (width, 24, 12, 2), (12, 32, 12, 1), (12, 32, 16, 2))
-        self.blocks = nn.Sequential(*(Inverted(*each) for each in sizes))
+        self.blocks = nn.Sequential(*(Inverted(*size) for size in sizes))
         self.head = nn.Sequential(nn.Linear(16, 32), nn.Hardswish(), nn.Dropout(0.2), nn.Linear(32, 10))
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:

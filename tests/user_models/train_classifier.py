@@ -1,4 +1,4 @@
-"""How somebody trains the network of `convolutions.py`, with a dropout before its last layer."""
+"""Training of the network of `convolutions.py`, with dropout before its last layer."""
 
 import convolutions
 import torch

@@ -1,4 +1,4 @@
-"""How somebody trains the decoder of `decoder.py`: it is to give the next of its own tokens."""
+"""Training of the decoder of `decoder.py` to predict the next of its own tokens."""
 
 import torch
 from decoder import Model, inputs

@@ -1,4 +1,4 @@
-"""How somebody trains the encoder of `bert_tiny.py`: an optimizer and a loss of their own."""
+"""Training of the encoder of `bert_tiny.py` with its own optimizer and loss."""
 
 import torch
 from bert_tiny import Bert, inputs
@@ -17,8 +17,8 @@ def loss(output: dict[str, torch.Tensor], wanted: torch.Tensor, side: torch.Tens
 
 def optimizer(model: torch.nn.Module, lr: float = 1e-3) -> torch.optim.Optimizer:
     norms = [p for name, p in model.named_parameters() if p.dim() < 2]
-    others = [p for name, p in model.named_parameters() if p.dim() >= 2]
-    return torch.optim.AdamW([{"params": others, "weight_decay": 0.1}, {"params": norms}], lr=lr)
+    weights = [p for name, p in model.named_parameters() if p.dim() >= 2]
+    return torch.optim.AdamW([{"params": weights, "weight_decay": 0.1}, {"params": norms}], lr=lr)
 
 
 __all__ = ["inputs"]

@@ -1,4 +1,4 @@
-"""A model that gives its own loss, as those of transformers do where they are given labels."""
+"""A model that returns its own loss, as transformers do when they get labels."""
 
 import torch
 from recurrent import Tagger
