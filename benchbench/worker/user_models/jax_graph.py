@@ -23,10 +23,13 @@ def graph_of(spec: ModelSpec, params: Mapping[str, Scalar]) -> dict[str, Any]:
 
     function = jax_function.build(spec, params)
     arrays, inputs = jax_function.make_inputs(spec, params, 0)
-    args, kwargs = jax_function.arguments_like(inputs)(arrays)
-    traced, shapes = jax.make_jaxpr(
-        lambda leaves, args, kwargs: function.call(leaves, *args, **kwargs), return_shape=True
-    )(dict(function.leaves), args, kwargs)
+    arguments = jax_function.arguments_like(inputs)
+
+    def call(leaves: Any, arrays: Any) -> Any:
+        args, kwargs = arguments(arrays)
+        return function.call(leaves, *args, **kwargs)
+
+    traced, shapes = jax.make_jaxpr(call, return_shape=True)(dict(function.leaves), arrays)
     outputs = jax_function.outputs_of(shapes)
     if not outputs:
         raise ModelMistake(f"{spec.text} gives no array.", "Return one, or a tuple or dict of them.")
