@@ -222,12 +222,12 @@ def plan_suite(options: MeasureOptions, observer: RunObserver) -> RunInfo:
 
 def model_specs(options: MeasureOptions) -> list[ModelSpec]:
     """The files or modules of the requested models. Raises UsageError."""
-    folder, inputs = paths.working_folder(), paths.expanded(str(request.of_models(options, "input") or ""))
+    folder, inputs = paths.working_folder(), paths.expanded(str(request.model_option(options, "input") or ""))
     if inputs and not os.path.isfile(inputs):
         raise UsageError(
             f"There is no file {visible(inputs)}.", "numpy.savez('inputs.npz', tokens=tokens) writes one."
         )
-    as_they_are = member(Weights, request.of_models(options, "weights")) is Weights.AS_THEY_ARE
+    as_they_are = member(Weights, request.model_option(options, "weights")) is Weights.AS_THEY_ARE
     specs = [parse_spec(text, folder) for text in options.model]
     return [
         dataclasses.replace(

@@ -77,14 +77,14 @@ def measure_heat(
 
 
 def turn_seconds(policy: Policy, root: Path = Path("/")) -> float:
-    """Seconds of a turn. Under a CPU quota a turn has several periods, since the case before may have used up
-    the quota of the first.
+    """Seconds of a turn. Under a CPU quota a turn has several periods: the previous case may have used up the
+    quota of the first one.
     """
     return max(policy.turn_s, QUOTA_PERIODS * quota_period_s(root))
 
 
 def has_room() -> bool:
-    """Whether memory is left for one more process of a case."""
+    """True if memory is left for one more process of a case."""
     return available_bytes() > (1 - MAX_MEMORY_SHARE) * machine().memory_bytes
 
 
@@ -133,7 +133,7 @@ class Recorder:
         with self._pool.watch(case) as observer:
             answer, isolation = self._pool.run_case(case, job, after_hang=after_hang)
         outcome = _with_notes(observer.with_telemetry(decode_outcome(answer, stages)), notes)
-        return self._made(case, number, outcome, isolation, stages, started, self._clock() - begin)
+        return self._record(case, number, outcome, isolation, stages, started, self._clock() - begin)
 
     def live_case(self, case: Case) -> LiveCase | Failure:
         """The process of a case for a heat; a failure if the case is known to fail."""
@@ -158,13 +158,13 @@ class Recorder:
         if "timing" in stages:  # without the turns of other cases
             others_s = sum(seconds for name, seconds in stages.items() if name != "timing")
             stages["timing"] = max(live_case.wall_s - others_s, 0.0)
-        return self._made(case, number, outcome, "fork", stages, live_case.started, live_case.wall_s)
+        return self._record(case, number, outcome, "fork", stages, live_case.started, live_case.wall_s)
 
     def failed(self, case: Case, number: int, failure: Failure) -> Record:
         """The record of a case that is known to fail."""
-        return self._made(case, number, failure, "none", {}, time.time(), 0.0)
+        return self._record(case, number, failure, "none", {}, time.time(), 0.0)
 
-    def _made(
+    def _record(
         self,
         case: Case,
         number: int,
@@ -174,7 +174,7 @@ class Recorder:
         started: float,
         wall_s: float,
     ) -> Record:
-        """A record as it will be read again: a failure if it cannot be stored, so that it is not repeated."""
+        """A storable record. An outcome that is too large becomes a failure, so the case is not repeated."""
         self._order += 1
         record = Record(
             case=case,
@@ -204,16 +204,16 @@ class Recorder:
             if isinstance(failure, Failure):
                 return failure
         self._compiled.add(case.id)
-        allowed = self._precomputed.tolerance(case)
-        job |= {"reference": self._relaxed(case, reference), "verified": error, "allowed": allowed}
+        tolerance = self._precomputed.tolerance(case)
+        job |= {"reference": self._relaxed(case, reference), "verified": error, "allowed": tolerance}
         return {"kind": "measure", **job}
 
     def _relaxed(self, case: Case, reference: Message | None) -> Message | None:
         """The reference; for a lossy mode with tolerances of at least the run's `max_error`."""
-        allowed = self._max_error
-        if reference is None or allowed is None or case.mode not in backend_class(case.backend).lossy_modes:
+        max_error = self._max_error
+        if reference is None or max_error is None or case.mode not in backend_class(case.backend).lossy_modes:
             return reference
-        tolerance = {name: limit and max(limit, allowed) for name, limit in reference["tolerance"].items()}
+        tolerance = {name: limit and max(limit, max_error) for name, limit in reference["tolerance"].items()}
         return {**reference, "tolerance": tolerance}
 
 

@@ -213,18 +213,18 @@ def settings(options: MeasureOptions) -> Settings:
         isolation=member(Isolation, options.isolation),
         timeout_s=_within("seconds for a process", options.timeout_s, MOST_S),
         max_error=max_error(options),
-        input=str(of_models(options, "input") or ""),
-        weights=member(Weights, of_models(options, "weights")),
+        input=str(model_option(options, "input") or ""),
+        weights=member(Weights, model_option(options, "weights")),
     )
 
 
 def max_error(options: MeasureOptions) -> float | None:
     """Largest error of lossy engines, as a fraction; None: they are not measured. Raises UsageError."""
-    allowed = of_models(options, "max_error")
+    allowed = model_option(options, "max_error")
     return None if allowed is None else fraction(str(allowed))
 
 
-def of_models(options: MeasureOptions, name: str) -> Any:
+def model_option(options: MeasureOptions, name: str) -> Any:
     """The value of an option for user models. Raises UsageError if it is set and no model is requested."""
     if name in options.changed_fields and not options.model:
         flag = flag_of(name)
