@@ -150,7 +150,7 @@ def partners(ref: list[Record], new: list[Record], pairs: Pairs, **over: Any) ->
     )
 
 
-def weathered(factor: float, case: Case = EAGER, **over: Any) -> list[Record]:
+def rounds_of(factor: float, case: Case = EAGER, **over: Any) -> list[Record]:
     noise = (1.0, 1.001, 0.999)
     seconds = [
         1e-3 * factor * weather * (factor_of_process if factor != 1 else 1)
@@ -160,7 +160,7 @@ def weathered(factor: float, case: Case = EAGER, **over: Any) -> list[Record]:
 
 
 def test_a_factor_common_to_both_processes_of_a_round_cancels() -> None:
-    ref, new = weathered(1.0), weathered(1.05, COMPILED)
+    ref, new = rounds_of(1.0), rounds_of(1.05, COMPILED)
     separate = compare_runs(a_run(ref), a_run([*some_rounds(*(r.outcome.block_s[0] / 10 for r in new))]))  # type: ignore[union-attr]
     assert separate.verdicts[0].verdict is Verdict.INCONCLUSIVE
     comparison_result = compare_runs(*partners(ref, new, [(EAGER, COMPILED)]))
@@ -171,7 +171,7 @@ def test_a_factor_common_to_both_processes_of_a_round_cancels() -> None:
     assert verdict.case == snapshot("gemm(m=64,n=64,k=64)/float32/eager@torch:cpu → compile@torch:cpu")
 
 
-def beside_others(seconds: Sequence[float], busy: Sequence[bool], case: Case, **over: Any) -> list[Record]:
+def contended_rounds(seconds: Sequence[float], busy: Sequence[bool], case: Case, **over: Any) -> list[Record]:
     """Rounds, some of them while another program used half a core."""
     return [
         a_record(
@@ -201,8 +201,8 @@ FOUR = (1.0, 1.001, 0.999, 1.0)
 def test_pairs_with_equal_contention_are_compared(
     ref_busy: Sequence[bool], new_busy: Sequence[bool], new: Sequence[float], verdict: Verdict
 ) -> None:
-    ref = beside_others(FOUR, ref_busy, EAGER)
-    result = compare_runs(*partners(ref, beside_others(new, new_busy, COMPILED), [(EAGER, COMPILED)]))
+    ref = contended_rounds(FOUR, ref_busy, EAGER)
+    result = compare_runs(*partners(ref, contended_rounds(new, new_busy, COMPILED), [(EAGER, COMPILED)]))
     assert result.verdicts[0].verdict is verdict
 
 
@@ -244,7 +244,7 @@ def test_a_difference_beyond_any_doubt_is_decided(factor: float, noise: float, v
     ref, new = digest(before), digest(after)
     gate = check_interleaved(ref, new, GatePolicy(metrics=METRICS[:1]))
     assert bool(gate.flagged) == (verdict is Verdict.SLOWER)
-    calm = partners(weathered(1.0), weathered(factor, COMPILED), [(EAGER, COMPILED)])
+    calm = partners(rounds_of(1.0), rounds_of(factor, COMPILED), [(EAGER, COMPILED)])
     calm_ref, calm_new = map(digest, calm)
     again = Confirmation(new=new, ref=with_partner_ids(ref, new))
     confirmed = check_interleaved(calm_ref, calm_new, GatePolicy(metrics=METRICS[:1]), again)
@@ -271,7 +271,7 @@ def test_equal_sides_that_warm_up_never_differ_beyond_doubt() -> None:
 
 
 def test_sides_can_be_compared_in_reverse_order() -> None:
-    a, b = partners(weathered(1.0), weathered(1.05, COMPILED), [(EAGER, COMPILED)])
+    a, b = partners(rounds_of(1.0), rounds_of(1.05, COMPILED), [(EAGER, COMPILED)])
     forward, backward = compare_runs(a, b).verdicts[0], compare_runs(b, a).verdicts[0]
     assert forward.ratio is not None
     assert backward.ratio == pytest.approx(1 / forward.ratio)
@@ -279,24 +279,24 @@ def test_sides_can_be_compared_in_reverse_order() -> None:
 
 
 def test_a_side_can_be_compared_with_an_unrelated_run() -> None:
-    a, _ = partners(weathered(1.0), weathered(1.05, COMPILED), [(EAGER, COMPILED)])
-    assert not compare_runs(a, a_run(weathered(1.0), id="C")).interleaved
+    a, _ = partners(rounds_of(1.0), rounds_of(1.05, COMPILED), [(EAGER, COMPILED)])
+    assert not compare_runs(a, a_run(rounds_of(1.0), id="C")).interleaved
 
 
 def test_sides_may_differ_in_settings_but_not_in_work() -> None:
     half = a_case(dtype=Dtype.BFLOAT16)
     over: dict[str, Any] = {"cost": a_cost(bytes=1), "precision": {"matmul": "bfloat16"}, "timer": "events"}
-    new = weathered(1.05, half, **over)
-    result = compare_runs(*partners(weathered(1.0), new, [(EAGER, half)], settings=Settings(threads=1)))
+    new = rounds_of(1.05, half, **over)
+    result = compare_runs(*partners(rounds_of(1.0), new, [(EAGER, half)], settings=Settings(threads=1)))
     assert result.verdicts[0].verdict is Verdict.SLOWER
     assert result.changes == snapshot(("threads 2 → 1",))
-    other_work = weathered(1.05, half, cost=a_cost(flops=1))
-    result = compare_runs(*partners(weathered(1.0), other_work, [(EAGER, half)]))
+    other_work = rounds_of(1.05, half, cost=a_cost(flops=1))
+    result = compare_runs(*partners(rounds_of(1.0), other_work, [(EAGER, half)]))
     assert result.verdicts[0].verdict is Verdict.INCOMPARABLE
 
 
 def test_rounds_of_only_one_side_are_not_compared() -> None:
-    result = compare_runs(*partners(weathered(1.0), weathered(1.05, COMPILED)[:2], [(EAGER, COMPILED)]))
+    result = compare_runs(*partners(rounds_of(1.0), rounds_of(1.05, COMPILED)[:2], [(EAGER, COMPILED)]))
     assert result.verdicts[0].verdict is Verdict.INSUFFICIENT
     assert result.verdicts[0].reason == snapshot("2 pairs have latency_s, it needs 3")
 
@@ -304,7 +304,7 @@ def test_rounds_of_only_one_side_are_not_compared() -> None:
 def test_a_case_that_only_one_side_can_run_is_reported() -> None:
     only_ref, only_new, neither = (a_case(params={"m": m}) for m in (1, 2, 3))
     pairs = [(case, case) for case in (EAGER, only_ref, only_new, neither)]
-    a, b = partners(weathered(1.0), weathered(1.0), pairs)
+    a, b = partners(rounds_of(1.0), rounds_of(1.0), pairs)
 
     def without(run: Run, missing: Case, skipped: Case) -> Run:
         """`missing` cannot run on this side, `skipped` not on the other, `neither` on none."""
@@ -331,7 +331,7 @@ def test_a_case_that_only_one_side_can_run_is_reported() -> None:
 
 
 def test_an_interrupted_side_is_marked_in_its_report_and_in_comparisons() -> None:
-    a, b = partners(weathered(1.0), weathered(1.0, COMPILED), [(EAGER, COMPILED)])
+    a, b = partners(rounds_of(1.0), rounds_of(1.0, COMPILED), [(EAGER, COMPILED)])
     b = replace(b, ended=False)
     facts = " ".join(report_document(b).facts)
     assert "it cannot be resumed: it is one side of a comparison" in facts
@@ -342,7 +342,7 @@ def test_an_interrupted_side_is_marked_in_its_report_and_in_comparisons() -> Non
 
 
 def test_failing_baseline_code_does_not_pass() -> None:
-    failing, working = [a_record(a_failure())], weathered(1.0)
+    failing, working = [a_record(a_failure())], rounds_of(1.0)
     ref, new = map(digest, partners(failing, working, [(EAGER, EAGER)]))
     gate = check_interleaved(ref, new, RULES)
     assert gate.findings[0].verdict is Verdict.INCOMPARABLE
@@ -451,7 +451,7 @@ def test_a_revision_missing_from_a_shallow_clone_has_a_hint(repository: Path) ->
 
 
 @pytest.fixture
-def with_another_inside(repository: Path) -> Path:
+def nested_repository(repository: Path) -> Path:
     """A repository that has committed the files of a bare repository in its folder `bench`."""
     other = repository.parent / "other"
     other.mkdir()
@@ -473,16 +473,16 @@ def with_another_inside(repository: Path) -> Path:
 
 
 def test_a_repository_committed_inside_another_is_ignored(
-    with_another_inside: Path, monkeypatch: pytest.MonkeyPatch
+    nested_repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench = with_another_inside / "bench"
+    bench = nested_repository / "bench"
     assert git(bench, "show", "main:own.toml").endswith("0.99")  # git's own choice
     _, (rule,) = thresholds_of(str(bench / "own.toml"), "main")
     assert rule.value == 0.05
     with code_at("HEAD~1", UserCode((str(bench),), ())) as code:
         assert (Path(code.workloads[0]) / "stepping.py").exists()
     monkeypatch.chdir(bench)
-    assert current_commit() == git(with_another_inside, "rev-parse", "HEAD")
+    assert current_commit() == git(nested_repository, "rev-parse", "HEAD")
     assert thresholds_of("own.toml", "main")[1] == [rule]
 
 

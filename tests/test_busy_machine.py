@@ -16,7 +16,7 @@ TORCH, JAX = a_case(), a_case(backend="jax", mode="jit")
 BUSY = a_telemetry(busy_s=tuple(0.35 * number for number in range(11)))  # others: two of the 3.5 CPU seconds
 
 
-def beside_a_neighbour(*seconds: float) -> list[Record]:
+def contended_records(*seconds: float) -> list[Record]:
     """Contended records of both backends; the second takes twice as long."""
     return [
         a_record(a_watched(BUSY, block_s=(10 * factor * s,) * 5), case=case, round=number)
@@ -25,7 +25,7 @@ def beside_a_neighbour(*seconds: float) -> list[Record]:
     ]
 
 
-def wild(*seconds: float) -> list[Record]:
+def disagreeing_records(*seconds: float) -> list[Record]:
     """Records without telemetry whose processes disagree, of both backends."""
     return [record for case in (TORCH, JAX) for record in some_rounds(*seconds, case=case)]
 
@@ -35,7 +35,9 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     contended = request.param == "contended"
     for number, factor in enumerate((1.0, 1.3)):
         step_s = [factor * s for s in (0.999e-3, 1e-3, 1.001e-3)]
-        records = beside_a_neighbour(*step_s) if contended else wild(3.55e-3, 0.216, factor * 0.213)
+        records = (
+            contended_records(*step_s) if contended else disagreeing_records(3.55e-3, 0.216, factor * 0.213)
+        )
         name = f"2026010{number + 1}-030405-abcd"
         run = a_run(records, id=name, started=f"2026-01-0{number + 1}T03:04:05Z")
         runs.store_run(tmp_path / "results", run)

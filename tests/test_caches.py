@@ -155,7 +155,7 @@ class Sized:
         return array
 
 
-def turning(*inputs: int) -> tuple[Sequence[tuple[int, ...]], str]:
+def rotated(*inputs: int) -> tuple[Sequence[tuple[int, ...]], str]:
     inputs_in_turn, note = program.rotate_inputs(
         Cache.ROTATE, cast(Session, Sized()), inputs, lambda: tuple(-x for x in inputs)
     )
@@ -163,13 +163,13 @@ def turning(*inputs: int) -> tuple[Sequence[tuple[int, ...]], str]:
 
 
 def test_copies_of_the_inputs_exceed_twice_the_cache() -> None:
-    inputs, _ = turning(400, 200)
+    inputs, _ = rotated(400, 200)
     first, again = (400, 200), (-400, -200)
     assert inputs == [first, again, again, again, first, again]
 
 
 def test_inputs_larger_than_the_cache_are_not_copied() -> None:
-    inputs, note = turning(1500, 501)
+    inputs, note = rotated(1500, 501)
     assert inputs == [(1500, 501)] * 6
     assert "one copy" in note
 
@@ -177,7 +177,7 @@ def test_inputs_larger_than_the_cache_are_not_copied() -> None:
 def test_empty_and_tiny_inputs_cannot_rotate() -> None:
     for inputs in ((), (0,)):
         with pytest.raises(Unsupported, match="no inputs"):
-            turning(*inputs)
+            rotated(*inputs)
     with pytest.raises(Unsupported, match="no inputs"):
         program.rotate_inputs(Cache.ROTATE, cast(Session, Sized()), (), tuple)
     session = cast(Session, SimpleNamespace(cache_bytes=lambda: 2**24, nbytes=lambda array: array))

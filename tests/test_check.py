@@ -86,7 +86,7 @@ def some_cases(count: int) -> list[Case]:
     return [a_case(), *(a_case(params={"m": m}) for m in range(1, count))]
 
 
-def again(*factors: float, **over: Any) -> Confirmation:
+def second_run(*factors: float, **over: Any) -> Confirmation:
     return Confirmation(new=a_new(*factors, id="AGAIN", **over))
 
 
@@ -116,12 +116,12 @@ def test_a_change_is_a_regression_only_when_confirmed() -> None:
     assert only(flagged).reason == snapshot("flagged, and not measured again")
     assert list(endings(flagged)) == [Ending.INCONCLUSIVE]
     assert exit_code(flagged) == 13
-    confirmed = only(decide(sessions, a_new(1.1), RULES, again(1.09)))
+    confirmed = only(decide(sessions, a_new(1.1), RULES, second_run(1.09)))
     assert confirmed.verdict is Verdict.SLOWER
     assert confirmed.confirmation is not None
     assert first(confirmed).ratio == pytest.approx(1.1, rel=1e-3)
     assert confirmed.confirmation.ratio == pytest.approx(1.09, rel=1e-3)
-    unconfirmed = only(decide(sessions, a_new(1.1), RULES, again(1.0)))
+    unconfirmed = only(decide(sessions, a_new(1.1), RULES, second_run(1.0)))
     assert unconfirmed.verdict is Verdict.SAME
     assert unconfirmed.reason == snapshot("flagged, not confirmed")
     assert unconfirmed.flagged
@@ -190,7 +190,9 @@ def test_verdicts_on_few_sessions_are_provisional_with_an_assumed_spread() -> No
 @pytest.mark.parametrize("confirm", [True, False])
 def test_fewer_than_five_sessions_never_fail_a_check(count: int, confirm: bool) -> None:
     policy = replace(RULES, confirm=confirm)
-    result = decide(a_baseline(factors=WEATHER[:count]), a_new(3.0), policy, again(3.0) if confirm else None)
+    result = decide(
+        a_baseline(factors=WEATHER[:count]), a_new(3.0), policy, second_run(3.0) if confirm else None
+    )
     enough = count == MIN_SESSIONS
     assert only(result).verdict is (Verdict.SLOWER if enough else Verdict.PROVISIONAL)
     assert exit_code(result) == (10 if enough else 12)
@@ -200,7 +202,7 @@ def test_fewer_than_five_sessions_never_fail_a_check(count: int, confirm: bool) 
 def test_an_interleaved_check_needs_one_session() -> None:
     result = decide(a_baseline(factors=[1.0]), a_new(1.1), replace(RULES, interleaved=True))
     assert result.flagged == [a_case().id]
-    second = in_turn(STEADY, times_of(1.1))
+    second = interleaved(STEADY, times_of(1.1))
     result = decide(a_baseline(factors=[1.0]), a_new(1.1), replace(RULES, interleaved=True), second)
     assert only(result).verdict is Verdict.SLOWER
     assert exit_code(result) == 10
@@ -408,19 +410,19 @@ def test_an_unmeasured_metric_is_insufficient(metric: Metric) -> None:
 # Second measurement, interleaved with the baseline's code
 
 
-def in_turn(ref: Sequence[float], new: Sequence[float], **over: Any) -> Confirmation:
+def interleaved(ref: Sequence[float], new: Sequence[float], **over: Any) -> Confirmation:
     again = a_digest([(a_case(), new)], id="AGAIN", **over)
     return Confirmation(ref=a_digest([(a_case(), ref)], id="REF"), new=again)
 
 
 def test_a_change_common_to_both_sides_is_not_confirmed() -> None:
     rules, hour = replace(RULES, interleaved=True), (1.0, 1.3, 1.1)
-    slow_hour = in_turn(
+    slow_hour = interleaved(
         [1.1e-3 * factor for factor in hour],
         [1.1e-3 * factor * noise for factor, noise in zip(hour, (1, 1.001, 0.999), strict=True)],
     )
     assert only(decide(a_baseline(), a_new(1.1), rules, slow_hour)).verdict is Verdict.SAME
-    slower_code = in_turn(
+    slower_code = interleaved(
         [1e-3 * factor for factor in hour],
         [1.1e-3 * factor * noise for factor, noise in zip(hour, (1, 1.001, 0.999), strict=True)],
     )
@@ -434,9 +436,9 @@ def test_a_change_common_to_both_sides_is_not_confirmed() -> None:
 @pytest.mark.parametrize(
     ("confirmation", "verdict"),
     [
-        (in_turn(STEADY, STEADY[:2]), Verdict.INSUFFICIENT),
-        (in_turn(STEADY, STEADY, side={"unsteady": 1}), Verdict.INSUFFICIENT),
-        (in_turn(STEADY, STEADY, side={"cost": a_cost(flops=1)}), Verdict.INCOMPARABLE),
+        (interleaved(STEADY, STEADY[:2]), Verdict.INSUFFICIENT),
+        (interleaved(STEADY, STEADY, side={"unsteady": 1}), Verdict.INSUFFICIENT),
+        (interleaved(STEADY, STEADY, side={"cost": a_cost(flops=1)}), Verdict.INCOMPARABLE),
         (Confirmation(ref=records_of([a_record(a_failure())]), new=a_new(1.1)), Verdict.INCOMPARABLE),
         (Confirmation(ref=a_new(1.1), new=records_of([a_record(a_failure())])), Verdict.BROKEN),
     ],
@@ -573,7 +575,7 @@ BUSY = {"contended": "other processes used 0.8 of a core"}
 
 def test_a_contended_slower_case_is_insufficient() -> None:
     sessions = a_baseline()
-    result = decide(sessions, a_new(1.2), RULES, again(1.2, side=BUSY))
+    result = decide(sessions, a_new(1.2), RULES, second_run(1.2, side=BUSY))
     assert only(result).verdict is Verdict.INSUFFICIENT
     assert only(result).reason == snapshot(
         "flagged, not confirmed; contended: other processes used 0.8 of a core: --wait-for-idle measures "
@@ -605,7 +607,7 @@ def test_contention_excuses_only_contended_times(
         )
 
     heavier_sessions = [heavier(session, 1.0) for session in sessions]
-    second_look = again(1.2, side=second)
+    second_look = second_run(1.2, side=second)
     second_look = replace(second_look, new=heavier(second_look.new, 1.2))
     result = decide(heavier_sessions, heavier(a_new(1.2, side=first), 1.2), rules, second_look)
     assert only(result).verdict is Verdict.SLOWER

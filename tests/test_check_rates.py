@@ -23,7 +23,7 @@ from tests.factories import a_machine
 from tests.simulator import Array, a_session, highest_rate, session_medians
 
 RULES = GatePolicy(metrics=METRICS[:1])
-IN_TURN = replace(RULES, interleaved=True)
+INTERLEAVED = replace(RULES, interleaved=True)
 
 
 def stages(
@@ -64,8 +64,8 @@ def verdicts_of(
         (10, 0.05, RULES),
         (5, 0.02, RULES),
         (10, 0.05, replace(RULES, confirm=False)),
-        (10, 0.03, IN_TURN),
-        (1, 0.03, IN_TURN),
+        (10, 0.03, INTERLEAVED),
+        (1, 0.03, INTERLEAVED),
     ],
 )
 def test_a_suite_of_unchanged_code_rarely_fails_a_check(
@@ -88,7 +88,7 @@ def test_a_suite_of_unchanged_code_rarely_fails_a_check(
 @pytest.mark.nightly
 @pytest.mark.real
 @pytest.mark.parametrize(("slow", "spread", "rate"), [(1.1, 0.01, 0.95), (1.2, 0.02, 0.95)])
-@pytest.mark.parametrize("rules", [RULES, IN_TURN], ids=["sessions", "in turn"])
+@pytest.mark.parametrize("rules", [RULES, INTERLEAVED], ids=["sessions", "interleaved"])
 def test_slow_cases_of_thirty_are_found(slow: float, spread: float, rate: float, rules: GatePolicy) -> None:
     suites, hits = 40, 0
     source = np.random.default_rng(int(100 * slow))

@@ -55,30 +55,30 @@ def a_span(name: str, start: int, end: int, lane: str = "main", **over: Any) -> 
 WINDOW = TraceWindow(0.0, 20.0)
 
 
-def passed(*spans: Span) -> tuple[float, float] | None:
+def times_of(*spans: Span) -> tuple[float, float] | None:
     communication = summarise(spans, WINDOW).communication
     return (communication.total_s, communication.exposed_s) if communication else None
 
 
 def test_concurrent_computation_hides_communication_and_overlaps_count_once() -> None:
     collective = a_span("gloo:all_reduce", 2, 6, "gloo")
-    assert passed(collective) == (4, 4)
-    assert passed(collective, a_span("gloo:all_gather", 4, 8, "other")) == (6, 6)
-    assert passed(collective, a_span("aten::mm", 0, 3)) == (4, 3)
-    assert passed(collective, a_span("aten::mm", 0, 3), a_span("aten::mm", 2, 5, "other")) == (4, 1)
-    assert passed(a_span("all-reduce", -5, 3), a_span("all-reduce", 19, 30)) == (4, 4)
-    assert passed(a_span("aten::mm", 0, 3)) is None
-    assert passed() is None
+    assert times_of(collective) == (4, 4)
+    assert times_of(collective, a_span("gloo:all_gather", 4, 8, "other")) == (6, 6)
+    assert times_of(collective, a_span("aten::mm", 0, 3)) == (4, 3)
+    assert times_of(collective, a_span("aten::mm", 0, 3), a_span("aten::mm", 2, 5, "other")) == (4, 1)
+    assert times_of(a_span("all-reduce", -5, 3), a_span("all-reduce", 19, 30)) == (4, 4)
+    assert times_of(a_span("aten::mm", 0, 3)) is None
+    assert times_of() is None
 
 
 def test_an_operator_around_a_collective_does_not_hide_it() -> None:
     around, inside = a_span("aten::step", 0, 10), a_span("c10d::allreduce_", 2, 6)
-    assert passed(around, inside) == (4, 4)
+    assert times_of(around, inside) == (4, 4)
 
 
 def test_a_waiting_range_hides_no_communication() -> None:
     waiting, product = a_span("FSDP::pre_forward (conv1)", 0, 10), a_span("aten::mm", 8, 10)
-    assert passed(waiting, product, a_span("gloo:all_gather", 2, 9, "gloo")) == (7, 6)
+    assert times_of(waiting, product, a_span("gloo:all_gather", 2, 9, "gloo")) == (7, 6)
     assert kind("FSDP::all_gather (conv1)") is Kind.OTHER
 
 
@@ -97,14 +97,14 @@ def test_computing_excludes_communication_and_waiting() -> None:
 
 def test_operators_inside_the_event_of_a_collective_do_not_count() -> None:
     """TensorFlow runs the operators after a collective inside the collective's event."""
-    assert passed(a_span("CollectiveReduceV2", 2, 9), a_span("MatMul", 5, 9)) == (3, 3)
+    assert times_of(a_span("CollectiveReduceV2", 2, 9), a_span("MatMul", 5, 9)) == (3, 3)
 
 
 def test_kernels_count_on_an_accelerator_and_launches_do_not() -> None:
     launch = a_span("nccl:all_reduce", 0, 9, id=7)
     kernel = a_span("ncclDevKernel_AllReduce", 3, 7, "stream 1", on_device=True, cause=7)
     gemm = a_span("gemm", 5, 9, "stream 2", on_device=True)
-    assert passed(launch, kernel, gemm) == (4, 2)
+    assert times_of(launch, kernel, gemm) == (4, 2)
 
 
 stretches = st.lists(
@@ -123,7 +123,7 @@ def test_communication_equals_a_count_of_every_instant(stretches_drawn: list[tup
 
     total = sum(run("all-reduce", at) for at in range(20))
     exposed = sum(run("all-reduce", at) and not run("mm", at) for at in range(20))
-    assert passed(*spans) == ((total, exposed) if total else None)
+    assert times_of(*spans) == ((total, exposed) if total else None)
 
 
 def a_rank(device: str = "cpu", total_s: float = 0.04, exposed_s: float = 0.01, **over: Any) -> RankProfile:

@@ -285,7 +285,7 @@ def recorded_runs() -> list[list[Measurement]]:
     ]
 
 
-def beside_a_neighbour(process: Measurement, cores: float) -> Measurement:
+def with_other_load(process: Measurement, cores: float) -> Measurement:
     telemetry = process.telemetry
     assert telemetry
     busy = np.add(telemetry.busy_s, cores * np.subtract(telemetry.at_s, telemetry.at_s[0]))
@@ -296,12 +296,12 @@ def test_recorded_runs_are_contended_only_with_a_neighbour() -> None:
     for run in recorded_runs():
         assert conditions.contended(run) == []
         assert conditions.other_cores(run) is not None
-        noisy = [beside_a_neighbour(process, 0.5) for process in run]
+        noisy = [with_other_load(process, 0.5) for process in run]
         assert NoteKind.OTHER_PROCESSES in [note.kind for note in conditions.contended(noisy)]
 
 
 def test_a_simulated_machine_with_a_neighbour_is_contended() -> None:
     source = np.random.default_rng(7)
     for _ in range(10):
-        noisy = [beside_a_neighbour(a_quiet_process(source, 2, 0.75), 0.25) for _ in range(3)]
+        noisy = [with_other_load(a_quiet_process(source, 2, 0.75), 0.25) for _ in range(3)]
         assert [note.kind for note in conditions.contended(noisy)] == [NoteKind.OTHER_PROCESSES]
