@@ -18,6 +18,7 @@ from benchbench.model.user_model import parse_spec
 from benchbench.worker.user_models import onnx_file
 from benchbench.worker.user_models.onnx_file import OnnxInference
 from benchbench.worker.user_models.reference import model_reference, with_expected
+from benchbench.worker.user_models.source import ModelMistake
 
 pytestmark = pytest.mark.real
 
@@ -77,6 +78,14 @@ def test_a_weight_quantised_for_an_early_opset_has_a_reference(tmp_path: Path) -
     x = workload.make_inputs(0)["x"].astype(float)
     exact = x @ (weights["w"].astype(float) * weights["scale"].astype(float))
     np.testing.assert_allclose(reference.expected["y"], exact, rtol=1e-12)
+
+
+def test_an_output_that_is_no_tensor_is_a_mistake_with_a_way_out(tmp_path: Path) -> None:
+    nodes = [helper.make_node("SequenceConstruct", ["x", "x"], ["y"])]
+    sequence = helper.make_tensor_sequence_value_info("y", TensorProto.FLOAT, [4, 8])
+    workload = write_model(tmp_path, nodes, [sequence])
+    with pytest.raises(ModelMistake, match="not a tensor"):
+        workload.load()
 
 
 def test_a_recurrent_layer_counts_its_products_with_inputs_and_state(tmp_path: Path) -> None:

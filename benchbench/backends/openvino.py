@@ -26,6 +26,8 @@ HINTS = {
     Dtype.FLOAT16: "f16",
 }  # values of INFERENCE_PRECISION_HINT
 OTHER_PLUGINS = {"GPU": "xpu", "NPU": "npu"}
+# Precisions of nodes that the file itself quantises: OpenVINO never selects them.
+QUANTISED = ("u8", "i8")
 # `layerType` of multiplying nodes in a compiled model. Other nodes may have a higher precision.
 PRODUCTS = frozenset({"Convolution", "Deconvolution", "FullyConnected", "MatMul", "RNNCell", "RNNSeq"})
 CONVOLUTIONS = {"Conv", "ConvTranspose"}  # ONNX's operators
@@ -150,7 +152,7 @@ class OpenVinoSession(ExportedSession):
         if precision != HINTS[self.case_dtype]:
             raise Unsupported(f"{message} for this CPU: it would compute in {precision}")
         for kind, node_precision in _nodes(compiled):
-            if kind in PRODUCTS and node_precision != precision:
+            if kind in PRODUCTS and node_precision not in (precision, *QUANTISED):
                 raise Unsupported(f"{message} for {kind} on this CPU: it would compute in {node_precision}")
 
     def _bound(self, compiled: Any, inputs: tuple[Any, ...]) -> tuple[Any, Callable[[], Any]]:

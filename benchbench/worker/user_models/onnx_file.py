@@ -153,6 +153,12 @@ def _refuse_outside_folder(model: Any, folder: Path) -> None:
 def load_model(spec: ModelSpec) -> LoadedModel:
     """Describe the sizes of the model: each symbolic axis is a parameter with default 1."""
     model = read(spec.file)
+    for value in model.graph.output:
+        if not value.type.HasField("tensor_type"):
+            raise ModelMistake(
+                f"Its output {value.name} is not a tensor.",
+                "accelbench compares tensors. skl2onnx returns them with options={'zipmap': False}.",
+            )
     sizes: dict[str, Scalar] = {
         axis: 1 for _, axes in input_axes(model).items() for axis in axes if isinstance(axis, str)
     }
