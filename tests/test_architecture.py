@@ -61,31 +61,22 @@ def text_of(called: ast.expr) -> str:
     return ast.unparse(called)
 
 
-@pytest.mark.real
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["--help"],
-        ["--version"],
-        ["run", "--help"],
-        ["fleet", "--help"],
-        ["doctor", "--help"],
-        ["profile", "--help"],
-        ["env", "list", "--format", "json"],
-        ["list", "workloads", "--format", "json"],
-        ["report", "nosuch"],
-        ["compare", "nosuch", "other"],
-    ],
-    ids=" ".join,
+LIGHT_COMMANDS = (
+    *("--help", "--version", "run --help", "fleet --help", "doctor --help", "profile --help"),
+    *("env list --format json", "list workloads --format json", "report nosuch", "compare nosuch other"),
 )
-def test_start_up_loads_nothing_heavy(command: list[str]) -> None:
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("command", LIGHT_COMMANDS)
+def test_start_up_loads_nothing_heavy(command: str) -> None:
     assert not loaded_by(command) & HEAVY
 
 
-def loaded_by(command: list[str]) -> set[str]:
+def loaded_by(command: str) -> set[str]:
     program = (
         "import sys\nfrom benchbench import cli\n"
-        f"sys.argv[1:] = {command!r}\n"
+        f"sys.argv[1:] = {command.split()!r}\n"
         "try:\n    cli.main()\nexcept SystemExit:\n    pass\n"
         "print('LOADED', *sys.modules)"
     )
@@ -102,15 +93,14 @@ MEASURING = {"cluster", "running.measure", "environments.build", "launch.pool", 
 @pytest.mark.parametrize(
     ("command", "needless"),
     [
-        (["--help"], {"api", "analyse", "store", "documents", "plan"}),
-        (["list", "metrics"], {"api", "documents.run", "cli.run", "exporters.ci.github", *MEASURING}),
-        (["report", "nosuch"], {"judging", "choosing", "gate", "cli.run", "exporters.png", *MEASURING}),
-        (["compare", "nosuch", "other"], {"choosing", "cli.run", *MEASURING}),
-        (["history", "--results", "nosuch"], {"choosing", "gate", "cli.run", "documents.run", *MEASURING}),
+        ("--help", {"api", "analyse", "store", "documents", "plan"}),
+        ("list metrics", {"api", "documents.run", "cli.run", "exporters.ci.github", *MEASURING}),
+        ("report nosuch", {"judging", "choosing", "gate", "cli.run", "exporters.png", *MEASURING}),
+        ("compare nosuch other", {"choosing", "cli.run", *MEASURING}),
+        ("history --results nosuch", {"choosing", "gate", "cli.run", "documents.run", *MEASURING}),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_command_imports_no_unneeded_module(command: list[str], needless: set[str]) -> None:
+def test_a_command_imports_no_unneeded_module(command: str, needless: set[str]) -> None:
     assert all(find_spec(f"benchbench.{name}") for name in needless), "no such module"
     assert not loaded_by(command) & {f"benchbench.{name}" for name in needless}
 

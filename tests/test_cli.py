@@ -88,7 +88,6 @@ def test_each_kind_of_failure_has_its_status_and_the_rest_is_measured(tmp_path: 
         "honest": "ok",
         "talkative": "ok",
         "zeros": "wrong_result",
-        "halved": "wrong_result",
         "infinite": "wrong_result",
         "crashing": "crashed",
         "failing": "failed",

@@ -25,6 +25,7 @@ X86 = "".join(
 ARM = "processor\t: 0\nBogoMIPS\t: 243.75\nCPU implementer\t: 0x41\nCPU part\t: 0xd40\n"
 MEMINFO = "MemTotal:       16000000 kB\nMemFree:         1000 kB\n"
 
+CGROUP, ONE_CPU = "proc/self/cgroup", "100000 100000\n"
 V2 = "0::/a.slice/b.scope\n"
 V1 = "12:memory:/docker/x\n4:cpu,cpuacct:/docker/x\n3:cpuset:/\n1:name=systemd:/docker/x\n"
 ROOT_MAX, OUTER_MAX, INNER_MAX = (
@@ -34,48 +35,34 @@ V1_QUOTA, V1_PERIOD = (
     f"sys/fs/cgroup/cpu,cpuacct/docker/x/cpu.cfs_{name}_us" for name in ("quota", "period")
 )
 LIMITED_TO_ONE: dict[str, Files] = {
-    "v2": {"proc/self/cgroup": V2, INNER_MAX: "100000 100000\n"},
-    "v2, half a CPU": {"proc/self/cgroup": V2, INNER_MAX: "50000 100000\n"},
-    "v2, almost nothing": {"proc/self/cgroup": V2, INNER_MAX: "1 100000\n"},
-    "v2, limited further up": {
-        "proc/self/cgroup": V2,
-        INNER_MAX: "max 100000\n",
-        OUTER_MAX: "100000 100000\n",
-    },
-    "v2, the tighter one is further up": {
-        "proc/self/cgroup": V2,
-        INNER_MAX: "800000 100000\n",
-        OUTER_MAX: "100000 100000\n",
-    },
-    "v2, in a container with a namespace": {"proc/self/cgroup": "0::/\n", ROOT_MAX: "20000 20000\n"},
+    "v2": {CGROUP: V2, INNER_MAX: ONE_CPU},
+    "v2, half a CPU": {CGROUP: V2, INNER_MAX: "50000 100000\n"},
+    "v2, almost nothing": {CGROUP: V2, INNER_MAX: "1 100000\n"},
+    "v2, limited further up": {CGROUP: V2, INNER_MAX: "max 100000\n", OUTER_MAX: ONE_CPU},
+    "v2, the tighter one is further up": {CGROUP: V2, INNER_MAX: "800000 100000\n", OUTER_MAX: ONE_CPU},
+    "v2, in a container with a namespace": {CGROUP: "0::/\n", ROOT_MAX: "20000 20000\n"},
     "v2, in a container that sees the path of the host": {
-        "proc/self/cgroup": "0::/system.slice/docker-1.scope\n",
-        ROOT_MAX: "100000 100000\n",
+        CGROUP: "0::/system.slice/docker-1.scope\n",
+        ROOT_MAX: ONE_CPU,
     },
-    "v2, a path from outside the namespace": {
-        "proc/self/cgroup": "0::/../../a.slice\n",
-        OUTER_MAX: "100000 100000\n",
-    },
-    "v2 beside v1": {
-        "proc/self/cgroup": "1:name=systemd:/\n0::/a\n",
-        "sys/fs/cgroup/unified/a/cpu.max": "100000 100000\n",
-    },
-    "v1": {"proc/self/cgroup": V1, V1_QUOTA: "100000\n", V1_PERIOD: "100000\n"},
+    "v2, a path from outside the namespace": {CGROUP: "0::/../../a.slice\n", OUTER_MAX: ONE_CPU},
+    "v2 beside v1": {CGROUP: "1:name=systemd:/\n0::/a\n", "sys/fs/cgroup/unified/a/cpu.max": ONE_CPU},
+    "v1": {CGROUP: V1, V1_QUOTA: "100000\n", V1_PERIOD: "100000\n"},
     "v1 in a container, mounted as cpu": {
-        "proc/self/cgroup": V1,
+        CGROUP: V1,
         "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "50000\n",
         "sys/fs/cgroup/cpu/cpu.cfs_period_us": "50000\n",
     },
 }
 UNLIMITED: dict[str, Files] = {
     "no cgroups": {},
-    "v2 max": {"proc/self/cgroup": V2, INNER_MAX: "max 100000\n"},
-    "v2 more than there is": {"proc/self/cgroup": V2, INNER_MAX: "99900000 100000\n"},
-    "v2 of another cgroup": {"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/b/cpu.max": "100000 100000\n"},
-    "v1 none": {"proc/self/cgroup": V1, V1_QUOTA: "-1\n", V1_PERIOD: "100000\n"},
-    "v1 without a period": {"proc/self/cgroup": V1, V1_QUOTA: "100000\n"},
-    "a period of zero": {"proc/self/cgroup": V2, ROOT_MAX: "100000 0\n"},
-    "nonsense": {"proc/self/cgroup": "\n:\n0:\nx:cpu\n0::/\n", ROOT_MAX: "a few\n"},
+    "v2 max": {CGROUP: V2, INNER_MAX: "max 100000\n"},
+    "v2 more than there is": {CGROUP: V2, INNER_MAX: "99900000 100000\n"},
+    "v2 of another cgroup": {CGROUP: "0::/a\n", "sys/fs/cgroup/b/cpu.max": ONE_CPU},
+    "v1 none": {CGROUP: V1, V1_QUOTA: "-1\n", V1_PERIOD: "100000\n"},
+    "v1 without a period": {CGROUP: V1, V1_QUOTA: "100000\n"},
+    "a period of zero": {CGROUP: V2, ROOT_MAX: "100000 0\n"},
+    "nonsense": {CGROUP: "\n:\n0:\nx:cpu\n0::/\n", ROOT_MAX: "a few\n"},
 }
 
 
@@ -105,9 +92,9 @@ def test_a_quota_is_rounded_down_to_threads_and_at_least_one(
     tmp_path: Path, quota: int, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(environment, "allowed_cpus", lambda: tuple(range(4)))
-    v2 = {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": f"{quota} 100000\n"}
+    v2 = {CGROUP: "0::/\n", "sys/fs/cgroup/cpu.max": f"{quota} 100000\n"}
     v1 = {
-        "proc/self/cgroup": "3:cpu:/\n",
+        CGROUP: "3:cpu:/\n",
         "sys/fs/cgroup/cpu/cpu.cfs_quota_us": f"{quota}\n",
         "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
     }
@@ -120,7 +107,7 @@ def test_a_quota_is_rounded_down_to_threads_and_at_least_one(
 
 def test_only_a_limiting_quota_describes_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "allowed_cpus", lambda: (0, 1))
-    files = {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "200000 100000\n"}
+    files = {CGROUP: "0::/\n", "sys/fs/cgroup/cpu.max": "200000 100000\n"}
     assert environment.cpu_quota(tree(tmp_path, files)) is None
     limited = replace(a_machine(), cpu_quota=1.5)
     assert environment.fingerprint(limited) != environment.fingerprint(a_machine())
@@ -191,7 +178,7 @@ def test_a_machine_is_described_by_constant_facts(tmp_path: Path) -> None:
 def test_available_memory_is_free_and_below_every_limit(tmp_path: Path, limits: Files, expected: int) -> None:
     files = {f"sys/fs/cgroup/a.slice/b.scope/{name}": text for name, text in limits.items()}
     meminfo = f"{MEMINFO}MemAvailable:       4096 kB\n"
-    root = tree(tmp_path, {"proc/meminfo": meminfo, "proc/self/cgroup": V2, **files})
+    root = tree(tmp_path, {"proc/meminfo": meminfo, CGROUP: V2, **files})
     assert environment.available_bytes(root) == expected
 
 
@@ -231,15 +218,15 @@ def test_a_system_without_proc_still_has_a_description(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "expected"),
     [
-        ({"proc/self/cgroup": V2, "sys/fs/cgroup/a.slice/b.scope/memory.max": "1073741824\n"}, 2**30),
-        ({"proc/self/cgroup": V2, "sys/fs/cgroup/a.slice/memory.max": "1073741824\n"}, 2**30),
-        ({"proc/self/cgroup": V2, "sys/fs/cgroup/a.slice/memory.max": "max\n"}, 16_000_000 * 1024),
+        ({CGROUP: V2, "sys/fs/cgroup/a.slice/b.scope/memory.max": "1073741824\n"}, 2**30),
+        ({CGROUP: V2, "sys/fs/cgroup/a.slice/memory.max": "1073741824\n"}, 2**30),
+        ({CGROUP: V2, "sys/fs/cgroup/a.slice/memory.max": "max\n"}, 16_000_000 * 1024),
         (
-            {"proc/self/cgroup": V1, "sys/fs/cgroup/memory/docker/x/memory.limit_in_bytes": "1073741824\n"},
+            {CGROUP: V1, "sys/fs/cgroup/memory/docker/x/memory.limit_in_bytes": "1073741824\n"},
             2**30,
         ),
         (
-            {"proc/self/cgroup": V1, "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n"},
+            {CGROUP: V1, "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n"},
             16_000_000 * 1024,
         ),
     ],
