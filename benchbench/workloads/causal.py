@@ -62,6 +62,7 @@ class CausalChain(BlockChain):
 
     @property
     def items(self) -> int:
+        """Tokens of a step."""
         return self.batch * self.rows
 
     @property

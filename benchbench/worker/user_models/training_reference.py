@@ -98,11 +98,11 @@ def training_reference(workload: ModelTraining, dtype: Dtype) -> Reference:
 
 def _cached_reference(small: ModelTraining, dtype: Dtype) -> Reference:
     return Reference(
-        **cached_result(f"training in {dtype} of {small!r}", lambda: asdict(_draw_reference(small, dtype)))
+        **cached_result(f"training in {dtype} of {small!r}", lambda: asdict(_compute_reference(small, dtype)))
     )
 
 
-def _draw_reference(small: ModelTraining, dtype: Dtype) -> Reference:
+def _compute_reference(small: ModelTraining, dtype: Dtype) -> Reference:
     """The reference without the tensors that rounding alone moves too far in this dtype."""
     from benchbench.workloads._reference.torch_rounding import (
         PLAIN_DTYPES,

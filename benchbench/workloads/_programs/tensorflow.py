@@ -144,7 +144,7 @@ def _update(
     moving = {name: p for name, p in learnt.items() if objective.moves(name)}
 
     def update(gradients: list[Any]) -> None:
-        local = partial(own_copy, context)
+        local = partial(replica_copy, context)
         t = None if count is None else local(count).assign_add(1)
         for (name, p), g in zip(moving.items(), gradients, strict=True):
             optimizer.tensorflow(t, local(p), g, {key: local(s) for key, s in slots[name].items()})
@@ -159,7 +159,7 @@ def _descent(
     import tensorflow as tf
 
     moving, update = update_of
-    scale = amp.TensorFlowScale(context, partial(own_copy, context)) if amp.is_scaled(context) else None
+    scale = amp.TensorFlowScale(context, partial(replica_copy, context)) if amp.is_scaled(context) else None
 
     def differentiate(inputs: Any, targets: dict[str, Any]) -> tuple[Any, list[Any]]:
         with tf.GradientTape() as tape:
@@ -296,7 +296,7 @@ def average_gradients(context: DeviceContext, gradients: list[Any]) -> list[Any]
     return mean
 
 
-def own_copy(context: DeviceContext, variable: Any) -> Any:
+def replica_copy(context: DeviceContext, variable: Any) -> Any:
     """A replica's copy of a variable; the variable itself on one device."""
     if context.world.devices == 1:
         return variable
