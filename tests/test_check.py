@@ -841,14 +841,8 @@ def test_markdown_has_the_conclusion_first() -> None:
 def test_json_has_both_measurements_the_thresholds_and_the_exit_code() -> None:
     content = json.loads(shown_as("json", Gate(name="main", result=every_verdict())))
     assert content["exit_code"] == 10
-    assert content["endings"] == [
-        "incomplete",
-        "regressed",
-        "failed",
-        "not_comparable",
-        "provisional",
-        "inconclusive",
-    ]
+    expected = "incomplete regressed failed not_comparable provisional inconclusive"
+    assert content["endings"] == expected.split()
     (slower,) = [finding for finding in content["findings"] if finding["verdict"] == "slower"]
     looks = {name: slower.pop(name) for name in ("first", "confirmation")}
     assert slower == snapshot(
@@ -872,22 +866,8 @@ def test_json_has_both_measurements_the_thresholds_and_the_exit_code() -> None:
         }
     )
     for look in looks.values():
-        assert set(look) == snapshot(
-            {
-                "against",
-                "degrees",
-                "family",
-                "high",
-                "in_turn",
-                "low",
-                "mde",
-                "new",
-                "p",
-                "p_holm",
-                "processes",
-                "ratio",
-                "ref",
-            }
+        assert " ".join(sorted(look)) == snapshot(
+            "against degrees family high in_turn low mde new p p_holm processes ratio ref"
         )
 
 

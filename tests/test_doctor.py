@@ -22,6 +22,7 @@ DOCUMENT = (
 )
 GOVERNOR = "cpufreq/scaling_governor"
 TWO_NODES = {f"{CPUS}/cpu{n}/node{n}/x": "" for n in (0, 1)} | {"proc/sys/kernel/numa_balancing": "1\n"}
+SCHEDUTIL = {f"{CPUS}/cpu1/{GOVERNOR}": "schedutil\n"}
 AMD_GPU = {f"sys/class/kfd/kfd/topology/nodes/{n}/gpu_id": f"{id_}\n" for n, id_ in ((0, 0), (1, 7))}
 CLOCK = "sys/devices/system/clocksource/clocksource0/current_clocksource"
 MEMORY = "MemTotal: 16777216 kB\nMemAvailable: {} kB\nSwapTotal: 8388608 kB\nSwapFree: {} kB\n"
@@ -99,13 +100,7 @@ CHECKED: list[tuple[str, Files, dict[str, Any], str, float | None]] = [
     ("CPU throttling", {}, {}, "ok", None),
     ("CPU governor", per_cpu(GOVERNOR, "performance\n"), {}, "ok", None),
     ("CPU governor", per_cpu(GOVERNOR, "powersave\n"), {}, "warning", None),
-    (
-        "CPU governor",
-        per_cpu(GOVERNOR, "performance\n") | {f"{CPUS}/cpu1/{GOVERNOR}": "x\n"},
-        {},
-        "warning",
-        None,
-    ),
+    ("CPU governor", per_cpu(GOVERNOR, "performance\n") | SCHEDUTIL, {}, "warning", None),
     ("CPU governor", {}, {}, "unknown", None),
     ("CPU turbo", {f"{CPUS}/intel_pstate/no_turbo": "1\n"}, {}, "ok", None),
     ("CPU turbo", {f"{CPUS}/intel_pstate/no_turbo": "0\n"}, {}, "warning", None),
