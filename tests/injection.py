@@ -90,11 +90,11 @@ class Injector:
         io.open, os.open = open_file, open_descriptor
 
     def _counting(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(*arguments: Any, **options: Any) -> Any:
+        def call_and_count(*arguments: Any, **options: Any) -> Any:
             self._tick()
             return function(*arguments, **options)
 
-        return counted
+        return call_and_count
 
     def _tick(self) -> None:
         self.count += 1

@@ -69,8 +69,8 @@ def with_numbers(text: str) -> str:
         if abs(quoted_value - value) <= 1e-6 * abs(value):
             return match[0]
         words = {number: word for word, number in BY_WORD.items()}
-        shown = words.get(value) if match["number"] in BY_WORD else None
-        return (shown or f"{value:,.12g}") + match["comment"]
+        as_word = words.get(value) if match["number"] in BY_WORD else None
+        return (as_word or f"{value:,.12g}") + match["comment"]
 
     return QUOTED.sub(number, text)
 

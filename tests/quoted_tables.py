@@ -38,9 +38,9 @@ def adaptive_rounds() -> Iterator[str]:
         yield f"| {noise} | {rounds} | {figures} |"
 
 
-def both_variances(shared: list[str], own: list[str]) -> str:
+def both_variances(shared_row: list[str], own_row: list[str]) -> str:
     """`4.0 (1.0) %`, cell by cell."""
-    pairs = zip(shared, own, strict=True)
+    pairs = zip(shared_row, own_row, strict=True)
     return " | ".join(
         f"{shared_cell.removesuffix(' %')} ({own_cell.removesuffix(' %')}) %"
         for shared_cell, own_cell in pairs

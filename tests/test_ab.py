@@ -111,8 +111,8 @@ def test_a_side_without_a_target_gets_the_chosen_targets_or_the_other_sides_back
     here = Target(name="torch", backend="torch", python=sys.executable)
     assert rerun.targets_of_variants([old, plain], []) == ([old.target], [here])
     assert rerun.targets_of_variants([plain, old], []) == ([here], [old.target])
-    chosen = [Target(name="jax", backend="jax", python=sys.executable)]
-    assert rerun.targets_of_variants([plain, plain], chosen) == (chosen, chosen)
+    targets = [Target(name="jax", backend="jax", python=sys.executable)]
+    assert rerun.targets_of_variants([plain, plain], targets) == (targets, targets)
     assert len(rerun.targets_of_variants([plain, plain], [])[0]) > 1
 
 

@@ -87,7 +87,7 @@ def jax_gpu(device: AsynchronousDevice) -> tuple[dict[str, ModuleType], Callable
         jax={
             "block_until_ready": device.wait,
             "jit": lambda step: lambda value: device.launch(NO_OP_S),
-            "device_put": lambda value, where: value,
+            "device_put": lambda value, device_or_sharding: value,
         },
         jax__numpy={"dtype": str, "zeros": lambda shape: 0},
     )

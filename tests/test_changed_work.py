@@ -71,9 +71,9 @@ def test_a_changed_computation_is_judged_with_a_note(interleaved: bool) -> None:
     assert verdict.work in rendered(comparison_document(comparison, comparison.verdicts))
 
 
-@pytest.mark.parametrize("other", [WIDER, UNKNOWN | {"workload_version": "own:2"}])
-def test_works_with_different_or_unknown_arrays_are_not_compared(other: Mapping[str, Any]) -> None:
-    (verdict,) = compare_runs(a_version(BEFORE, id="A"), a_version(other, id="B")).verdicts
+@pytest.mark.parametrize("facts", [WIDER, UNKNOWN | {"workload_version": "own:2"}])
+def test_works_with_different_or_unknown_arrays_are_not_compared(facts: Mapping[str, Any]) -> None:
+    (verdict,) = compare_runs(a_version(BEFORE, id="A"), a_version(facts, id="B")).verdicts
     assert verdict.verdict is Verdict.INCOMPARABLE
     assert verdict.work == ""
 

@@ -99,16 +99,16 @@ def test_chart_marks_are_at_the_measured_values(half: float) -> None:
     report = report_document(a_run([*saturating("torch", half), *saturating("jax", 500, 2 * PEAK)]))
     (panel,) = panels(report)
     assert isinstance(panel, Sweeps)
-    drawn = chart(panel)
-    across, up = scale(drawn, "middle"), scale(drawn, "end")
+    svg = chart(panel)
+    across, up = scale(svg, "middle"), scale(svg, "end")
     points = [point for sweep in panel.sweeps for point in sweep.points]
     by_row = {row.value("flops_per_s") for row in report.rows}
-    for point, (x, y, fill) in zip(points, marks(drawn), strict=True):
+    for point, (x, y, fill) in zip(points, marks(svg), strict=True):
         assert abs(x - across(point.size)) <= 1
         assert abs(y - up(point.value)) <= 1
         assert point.value in by_row
         assert (fill == "none") == point.is_undecided
-    rings = re.findall(r'<circle[^>]* cx="([\d.]+)" cy="([\d.]+)"', drawn)
+    rings = re.findall(r'<circle[^>]* cx="([\d.]+)" cy="([\d.]+)"', svg)
     knees_of_panel = [sweep.knee for sweep in panel.sweeps if sweep.knee]
     for knee, (x, y) in zip(knees_of_panel, rings, strict=True):
         assert abs(float(x) - across(knee.size)) <= 1
@@ -124,9 +124,9 @@ def test_a_page_shows_a_limited_number_of_charts_and_counts_the_others() -> None
     report = report_document(a_run(records))
     all_panels = panels(report, "sizes") + panels(report, "sizes-2")
     assert len(all_panels) == 33  # over n at each m, over m at each n
-    shown = rendered(report, "html")
-    assert shown.count("<figure") == MAX_PANELS
-    assert f"{33 - MAX_PANELS} more" in shown
+    page = rendered(report, "html")
+    assert page.count("<figure") == MAX_PANELS
+    assert f"{33 - MAX_PANELS} more" in page
 
 
 CEILINGS = (a_ceiling(rate=1.2e11), a_ceiling("memory", 1e10))
@@ -140,16 +140,16 @@ def test_roofline_marks_are_at_the_measured_values(half: float) -> None:
     report = report_document(a_run([*saturating("torch", half), *busy]), ceilings=CEILINGS)
     (panel,) = panels(report, "roofline")
     assert isinstance(panel, Roofline)
-    drawn = chart(panel)
-    across, up = scale(drawn, "middle"), scale(drawn, "end")
+    svg = chart(panel)
+    across, up = scale(svg, "middle"), scale(svg, "end")
     rows = [(row.position.flops_per_byte, row.value("flops_per_s"), bool(row.doubts)) for row in report.rows]
-    for (per_byte, rate, is_in_doubt), (x, y, fill) in zip(rows, marks(drawn), strict=True):
+    for (per_byte, rate, is_in_doubt), (x, y, fill) in zip(rows, marks(svg), strict=True):
         assert per_byte
         assert rate
         assert abs(x - across(per_byte)) <= 1
         assert abs(y - up(rate)) <= 1
         assert (fill == "none") == is_in_doubt
-    (roof,) = re.findall(r'stroke-width="1.5" d="M([\d.]+),([\d.]+)L([\d.]+),([\d.]+)H', drawn)
+    (roof,) = re.findall(r'stroke-width="1.5" d="M([\d.]+),([\d.]+)L([\d.]+),([\d.]+)H', svg)
     x, y, bend, top = map(float, roof)
     assert abs(bend - across(12)) <= 1
     assert abs(top - up(1.2e11)) <= 1
@@ -199,15 +199,15 @@ def test_the_datasheet_roof_is_drawn_without_measured_ceilings() -> None:
     ]
 
 
-def marks(drawn: str) -> list[tuple[float, float, str]]:
+def marks(svg: str) -> list[tuple[float, float, str]]:
     """Position and fill of each mark of a chart."""
-    matches = re.findall(r'<path fill="([^"]+)"[^>]*? transform="translate\(([\d.]+),([\d.]+)\)', drawn)
+    matches = re.findall(r'<path fill="([^"]+)"[^>]*? transform="translate\(([\d.]+),([\d.]+)\)', svg)
     return [(float(x), float(y), fill) for fill, x, y in matches]
 
 
-def scale(drawn: str, anchor: str) -> Scale:
+def scale(svg: str, anchor: str) -> Scale:
     """Scale of an axis, read from its labels, which have the text anchor `anchor`."""
-    texts = re.findall(rf'<text x="([\d.]+)" y="([\d.]+)"[^>]*text-anchor="{anchor}"[^>]*>([^<]+)<', drawn)
+    texts = re.findall(rf'<text x="([\d.]+)" y="([\d.]+)"[^>]*text-anchor="{anchor}"[^>]*>([^<]+)<', svg)
     positions = [float(x) if anchor == "middle" else float(y) - 4 for x, y, _ in texts]
     return along(
         [(position, number(unescape(text))) for position, (*_, text) in zip(positions, texts, strict=True)]

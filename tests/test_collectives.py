@@ -148,9 +148,9 @@ def test_the_parts_of_all_ranks_are_the_whole(name: str, world: int) -> None:
     exact = reference(undivided, Dtype.FLOAT32)
     parts = [verify.of_rank(collective(name, world, rank), exact) for rank in range(world)]
     for output, index in verify.sample_indices(undivided).items():
-        joined = np.concatenate([part.expected[output] for part in parts])
+        all_parts = np.concatenate([part.expected[output] for part in parts])
         order = np.argsort(index[:, 0], kind="stable")
-        assert joined.tolist() == np.asarray(exact.expected[output])[order].tolist()
+        assert all_parts.tolist() == np.asarray(exact.expected[output])[order].tolist()
 
 
 @pytest.mark.parametrize("name", OF_ARRAYS)

@@ -197,8 +197,8 @@ def the_history(name: str, _: Path) -> Document:
 
 def the_bisection(name: str, _: Path) -> Document:
     ends = (EndsOfCase(case=name, changes=(0.05, 0.05), end=SearchEnd.NAMED),)
-    whole = Estimate(0.05, 0.04, 0.06)
-    result = SearchResult(end=SearchEnd.NAMED, pairs=2, whole=whole, span=Span(1, 2, 0.96), step=whole)
+    estimate = Estimate(0.05, 0.04, 0.06)
+    result = SearchResult(end=SearchEnd.NAMED, pairs=2, whole=estimate, span=Span(1, 2, 0.96), step=estimate)
     return bisection_document(
         Bisection(
             id=name,
@@ -330,8 +330,8 @@ def test_every_document_can_be_rendered_in_every_format(name: str, build_documen
         files = EVERY_FORMAT[name]().export(document)
         extension = EVERY_FORMAT[name].extension
         if EVERY_FORMAT[name].pictures:
-            drawn = [plot for plot in document.plots if plot.panels] or document.plots
-            assert list(files) == [f"{plot.name}.{extension}" for plot in drawn], verb
+            drawn_plots = [plot for plot in document.plots if plot.panels] or document.plots
+            assert list(files) == [f"{plot.name}.{extension}" for plot in drawn_plots], verb
         else:
             assert list(files) == [f"{document.name}.{extension}"], verb
         assert all(files.values()), verb

@@ -56,7 +56,7 @@ class OpenPools:
     def of(self, target: str) -> tuple[WorkerPool, Probe]:
         """The pool of a target and its probe."""
         if target not in self._pools:
-            group = next((each for each in TOGETHER if target in each), (target,))
+            group = next((group for group in TOGETHER if target in group), (target,))
             pool = self._open(targets(group, {}, sys.executable))
             self._pools |= {probe.target.name: (pool, probe) for probe in pool.probe()}
         return self._pools[target]
