@@ -35,7 +35,7 @@ def parameters_of(work: Decoder) -> int:
 
 
 def full_attention(work: Decoder) -> int:
-    """FLOPs of one pass without what a causal mask saves."""
+    """FLOPs of one pass without those that a causal mask saves."""
     pairs = work.length**2
     return sum(
         4 * work.batch * pairs * layer.width
@@ -112,7 +112,7 @@ def logits_of(framework: str, program: Program, steps: int = 1) -> Any:
 def test_every_framework_generates_the_same_logits_as_it_reads(
     framework: str, prefill: Prefill, decode: Decode
 ) -> None:
-    """Also after further steps, which write the same place of the cache again."""
+    """Further steps, which write the same place of the cache again, agree as well."""
     prompt, last = prefill.tiny(), decode.tiny()
     arrays: Any = last.arrays(DRAW)
     tokens = np.concatenate([arrays["prompt"], arrays["tokens"]], axis=1)
@@ -150,10 +150,10 @@ class EmptyPlaceSeen(Ops):
 
 
 class TurnedBack(Ops):
-    """Rotary positions with the wrong sign."""
+    """Rotate positions with the wrong sign."""
 
     def multiply(self, a: Any, b: Any) -> Any:
-        is_table = b.ndim == 3 and b.shape[1] == 1 and b[0, 0, 0] == 0  # of sines: position 0 has none
+        is_table = b.ndim == 3 and b.shape[1] == 1 and b[0, 0, 0] == 0  # position 0 has no sines
         return super().multiply(a, -b if is_table else b)
 
 
@@ -188,7 +188,7 @@ def test_a_wrong_logit_exceeds_the_tolerance(work: Any, mutant: Any, dtype: Dtyp
 
 
 class UntiedLogits(Ops):
-    """The table's gradient as the logits' alone, or as the look-up's."""
+    """Drop one of the two parts of the table's gradient: of the logits or of the look-up."""
 
     def embedding(self, table: Any, index: Any) -> Any:
         from autograd.tracer import getval

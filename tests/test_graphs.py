@@ -68,7 +68,9 @@ def test_inductor_graphs_are_planned_for_one_backward_pass_only(
 
 
 class GraphSession(FakeSession):
-    """Its second call captures a graph, in 500 bytes; the first is eager, in 900, and replays take 100."""
+    """Graphs of a session: the first call is eager (900 bytes), the second captures (500), replays take
+    100.
+    """
 
     calls_until_timed = 2
 
@@ -112,7 +114,7 @@ def test_the_peak_of_a_graph_is_that_of_its_capture_and_skipped_graphs_are_noted
 
 
 def test_a_graph_is_timed_from_its_first_replay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eager, then captured and replayed; inductor's is warmed up, recorded, replayed."""
+    """One eager call, then capture and replay; inductor's graphs are warmed up, recorded and replayed."""
     cuda = SimpleNamespace(set_device=lambda device: None)
     switch = SimpleNamespace(fp32_precision="")
     libraries = SimpleNamespace(
@@ -149,7 +151,7 @@ def test_skipped_inductor_graphs_are_counted_if_graphs_were_requested() -> None:
 
 
 class Queue:
-    """A device with a queue: a step takes it `step_s`, and the host `launch_s` to launch."""
+    """A device with a queue: it takes `step_s` for a step, and the host takes `launch_s` to launch one."""
 
     spins = True
 
@@ -203,12 +205,12 @@ def test_a_step_that_waits_for_the_device_is_not_launch_bound() -> None:
 def test_every_optimizer_takes_a_step_on_cuda_in_every_release(
     release: str, name: str, fused: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """FakeTensorMode has tensors of CUDA without a GPU; the older releases refuse CUDA in Adagrad's check."""
+    """FakeTensorMode has CUDA tensors without a GPU. Older releases refuse CUDA in Adagrad's check."""
     torch = pytest.importorskip("torch")
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     for kernel in ("_fused_sgd_", "_fused_adagrad_"):
-        monkeypatch.setattr(torch, kernel, lambda *_, **__: None)  # none for fake tensors
+        monkeypatch.setattr(torch, kernel, lambda *_, **__: None)  # fake tensors have none
     monkeypatch.setattr(torch, "__version__", release)
     if _optimizers._release(release) < _optimizers.FUSED_ADAGRAD_ON_CUDA:
         adagrad: Any = sys.modules["torch.optim.adagrad"]

@@ -151,7 +151,9 @@ def on_devices(case: Case, devices: int, strategy: Strategy = Strategy.DATA_PARA
 def test_eight_devices_cost_eight_times_one_unless_they_have_a_price(
     price: dict[str, float], per_hour: float, cheapest: str
 ) -> None:
-    """They are seven times as fast: dearer for an item by 8 / 7, unless the eight cost less than 28."""
+    """Eight devices are seven times as fast, so items cost 8 / 7 as much unless the eight cost less than
+    28.
+    """
     runs = [a_gpu_run("H100", [(TRAINED, 0.07), (on_devices(TRAINED, 8), 0.01)], machine="m")]
     comparison = compare_hardware(runs, Prices(currency="EUR", per_hour={**PRICES.per_hour, **price}))
     (choice,) = comparison.choices
@@ -370,7 +372,7 @@ def test_overall_only_works_that_all_priced_hardware_did_count() -> None:
 
 
 def the_example() -> list[Run]:
-    """The example of docs/hardware.md: three GPUs in two networks, one of them in three machines."""
+    """The example of docs/hardware.md: three GPUs, two networks, and one GPU type in three machines."""
     infer = a_case(workload="resnet50_infer", params={"batch": 32, "image": 224})
     train = a_case(workload="resnet50_train", params={"batch": 32, "image": 224})
     speeds = {
@@ -436,7 +438,7 @@ def test_the_plot_draws_dominated_offers_in_grey_and_a_panel_for_each_work() -> 
     assert max(point.value for point in panels[0].points) == 1.0
     picture = Svg().export(document)["pareto.svg"]
     assert {"price, EUR an hour", "product/s", "V100", "1k"} <= set(texts(picture))
-    assert b"#a6a6a6" in picture  # what is beaten
+    assert b"#a6a6a6" in picture  # dominated offers
 
 
 def test_without_prices_a_note_has_the_command_and_the_plot_is_empty() -> None:

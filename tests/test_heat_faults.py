@@ -74,12 +74,12 @@ def deadlocked_in_a_fork():
         time.sleep(1000)
     time.sleep(0.001)
 """
-CALLS = 200  # until one is in a turn: warming up takes about 100 of a millisecond, 8 turns about 240
+CALLS = 200  # until one is in a turn: warming up takes about 100 ms, 8 turns about 240
 
 
 @pytest.fixture
 def sleep(tmp_path: Path) -> str:
-    """The command line of processes that a job starts; the functions are in functions.py."""
+    """The command line of processes started by a job; the functions are in functions.py."""
     seconds = f"71.{os.getpid()}{int.from_bytes(os.urandom(3))}"
     constants = f"CALLS, SECONDS = {CALLS}, {seconds!r}\n"
     (tmp_path / "functions.py").write_text(constants + FUNCTIONS_FILE)
@@ -116,7 +116,7 @@ def job_of(folder: Path, name: str) -> dict[str, object]:
 
 
 def heat_of(begin: Callable[[str], LocalJob], *names: str) -> dict[str, Answer]:
-    """The answers of a heat of these functions, in that order."""
+    """Answers of a heat of these functions, in that order."""
     cases = [
         LiveCase(name, partial(begin, name), TurnSampler(Sources(root=Path("/"), cpus=())), TIMEOUT_S)
         for name in names
@@ -153,7 +153,7 @@ def test_a_process_that_fails_in_a_turn_fails_only_its_case(
 def states_of(command: str) -> set[str]:
     return {
         process.info["status"]
-        for process in psutil.process_iter(["cmdline", "status"])  # leaves out what ends meanwhile
+        for process in psutil.process_iter(["cmdline", "status"])  # skip processes that end meanwhile
         if " ".join(process.info["cmdline"] or []) == command
     }
 
@@ -171,7 +171,7 @@ def test_child_processes_of_a_case_are_stopped_and_ended_with_it(
     wait_for(lambda: psutil.STATUS_STOPPED not in states_of(sleep), 5)
     second_job.send({"turn": 0})
     assert second_job.result(30.0).reply
-    assert len(processes_mentioning(sleep)) == 3  # the end of another job is none of theirs
+    assert len(processes_mentioning(sleep)) == 3  # the end of another job does not affect them
     job.send({"turn": 0})
     assert job.result(30.0).reply
     wait_for(lambda: not processes_mentioning(sleep), 5)

@@ -104,7 +104,7 @@ def test_single_runs_at_a_recurring_level_are_not_changes() -> None:
     y[20:23] += 0.15
     (first, second) = indices(change_points(np.exp(y).tolist()))
     assert (first, second) == (20, 23)
-    y[9] += 0.15  # the segment returns once, and this run does
+    y[9] += 0.15  # the segment recurs once, and so does this run
     assert not change_points(np.exp(y).tolist()).changes
     y[20:23] -= 0.15
     assert not change_points(np.exp(y).tolist()).recurring
@@ -138,7 +138,7 @@ def labelled(name: str) -> dict[str, list[dict[str, str]]]:
 
 
 def numbers(rows: list[dict[str, str]]) -> list[float]:
-    """The values, or exp of them where some have no logarithm: then the method sees the values themselves."""
+    """The values, or their exponentials if some have no logarithm, so that the method sees the values."""
     values = [float(row["value"]) for row in rows]
     return values if min(values) > 0 else np.exp(values).tolist()
 
@@ -148,7 +148,7 @@ def marked(rows: list[dict[str, str]], column: str) -> list[int]:
 
 
 def hits(indices_found: list[int], truth: list[int]) -> int:
-    """Pairs within the margin; each true point counts once, for the found point nearest to it."""
+    """Number of pairs within the margin; each true point counts once, for the nearest point found."""
     remaining = list(indices_found)
     for point in truth:
         near = min(remaining, key=lambda index: abs(index - point), default=None)
@@ -200,7 +200,7 @@ def test_smaller_changes_in_that_history_agree_with_otava() -> None:
 
 
 def test_f1_over_all_labelled_series_is_at_least_seventy_percent() -> None:
-    """At 3 %, although two of the labels are of changes of 5 % and more only."""
+    """The threshold is 3 %, although two of the labels mark only changes of 5 % and more."""
     judged = [(numbers(rows), marked(rows, "cp")) for rows in UNIT_CASES.values()]
     judged += [(numbers(rows), [TRUTH[name]]) for name, rows in TCPD.items()]
     judged += [(numbers(TIGERBEETLE), marked(TIGERBEETLE, "cp_ge5pct"))]
@@ -290,7 +290,7 @@ def test_the_partition_has_the_least_cost(y: list[float], penalty: float) -> Non
 
 
 def stepped(seed: int) -> Logs:
-    """1 % noise, in three of four series with one to three steps."""
+    """A series with 1 % noise; three of four have one to three steps."""
     source = np.random.default_rng(seed)
     n = int(source.integers(6, 80))
     y = independent(source, n)

@@ -78,7 +78,7 @@ def test_the_gap_is_in_every_format() -> None:
     assert data["interleaved_command"] == ""
 
 
-# The command
+# Command
 
 
 def torch(version: str, python: str = "/usr/bin/python3") -> tuple[Probe, ...]:
@@ -138,7 +138,11 @@ TYPED = (
             },
             f"{AB} rev:aaaaaaaaaaaa rev:bbbbbbbbbbbb --suite s.toml --backend torch --device cpu",
         ),
-        ({"tags": {"commit": "a" * 40}}, {"tags": {"commit": "b" * 40}}, ""),  # gemm comes with accelbench
+        (
+            {"tags": {"commit": "a" * 40}},
+            {"tags": {"commit": "b" * 40}},
+            "",
+        ),  # gemm is shipped with accelbench
         ({}, {}, ""),
         ({"probes": torch("1.0")}, {"plan": (a_case(backend="pytest"),), "probes": torch("2.0")}, ""),
     ],
@@ -234,7 +238,9 @@ def test_intervals_include_the_session_spread() -> None:
     assert compared_runs.verdicts[0].ratio == comparison.verdicts[0].ratio
     half = math.log((compared_runs.verdicts[0].high or 0) / (compared_runs.verdicts[0].ratio or 1))
     spread = float(np.std(CALM, ddof=1))
-    assert half == pytest.approx(2.447 * math.sqrt(2) * spread, rel=1e-3)  # t of 6 degrees
+    assert half == pytest.approx(
+        2.447 * math.sqrt(2) * spread, rel=1e-3
+    )  # t quantile for 6 degrees of freedom
     assert compared_runs.apart
     assert (compared_runs.apart.cases, compared_runs.apart.days) == (1, 7)
     assert compared_runs.verdicts[0].reason == NOISY_SESSIONS

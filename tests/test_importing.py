@@ -29,7 +29,7 @@ from benchbench.store.imports import import_files
 from tests.factories import a_failure, a_record, a_run, some_rounds
 from tests.program import accelbench
 
-ORACLE: Any = Stats  # it has no types
+ORACLE: Any = Stats  # it has no type annotations
 
 BENCHMARKS = """
 import pytest
@@ -52,7 +52,7 @@ def run_pytest_benchmark(folder: Path, name: str) -> Path:
     command = [sys.executable, "-m", "pytest", "-q", *plugins]
     options = ["--benchmark-max-time=0.01", f"--benchmark-json={name}"]
     ours = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    environment = {**ours, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # xdist's would switch its timing off
+    environment = {**ours, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # xdist would switch its timing off
     process = subprocess.run(
         [*command, *options, "test_it.py"], cwd=folder, env=environment, capture_output=True
     )
@@ -73,7 +73,7 @@ def benchmarks(text: bytes | str) -> dict[str, dict[str, Any]]:
 
 
 def comparable(stats: dict[str, Any]) -> Any:
-    """Equal statistics, but for the rounding of samples; outliers are counted, so they may differ."""
+    """Statistics for comparison: samples are rounded, and so outlier counts may differ."""
     return {
         name: pytest.approx(value, rel=1e-9, abs=1e-15) if name != "outliers" else mock.ANY
         for name, value in stats.items()
@@ -275,7 +275,7 @@ def test_an_imported_run_contains_no_path_of_the_machine(tmp_path: Path) -> None
     assert import_files([a_file(tmp_path)]).info.command == ("import", "a.json")
 
 
-# Without samples
+# Files without samples
 
 
 def test_without_samples_the_median_is_the_value_of_a_process(tmp_path: Path) -> None:
@@ -404,7 +404,7 @@ def test_files_of_two_tools_are_refused(tmp_path: Path) -> None:
 def test_samples_survive_import_and_export_with_any_number_of_iterations(
     blocks: list[float], iterations: int
 ) -> None:
-    data = [block / iterations for block in blocks]  # what pytest-benchmark stores of them
+    data = [block / iterations for block in blocks]  # statistics stored by pytest-benchmark
     with tempfile.TemporaryDirectory() as folder:
         run = import_files([a_file(Path(folder), a_benchmark(*data, iterations=iterations))])
     assert exported(run)[0]["test_a.py::test_it"]["stats"]["data"] == pytest.approx(data, rel=1e-15)
@@ -428,7 +428,7 @@ def test_the_smallest_samples_are_exported(value: float) -> None:
     assert math.isclose(outcome.block_s[0], value)
 
 
-# Runs of ours
+# Runs of accelbench
 
 
 def test_each_round_is_exported_as_a_file_without_failures() -> None:

@@ -77,7 +77,7 @@ def test_a_sample_is_the_flipped_crop_and_exact_in_every_dtype() -> None:
     sample = augment(image, positions, 4)
     np.testing.assert_array_equal(sample, (image[1:5, 2:6][:, ::-1].astype(float) - 128) / 64)
     every = augment(np.arange(256, dtype=np.uint8).reshape(16, 16, 1), np.zeros(4, int), 16)
-    assert not (every.view(np.uint32) & 0xFFFF).any()  # bfloat16 has all of it
+    assert not (every.view(np.uint32) & 0xFFFF).any()  # bfloat16 represents all values
 
 
 def test_each_step_uses_the_next_batch_across_epochs() -> None:
@@ -85,7 +85,7 @@ def test_each_step_uses_the_next_batch_across_epochs() -> None:
     order, images = work.order(), work.image_set()
     labels = np.concatenate([work.batch_at(step)["labels"] for step in range(3)])
     np.testing.assert_array_equal(labels, images.labels[order[:9, 0]])
-    batches = len(order) // 3  # and two samples, which the batch after them begins with
+    batches = len(order) // 3  # and two samples, with which the next batch begins
     np.testing.assert_array_equal(
         work.batch_at(batches)["labels"], images.labels[order[[*range(3 * batches, len(order)), 0], 0]]
     )
@@ -160,7 +160,7 @@ def a_folder(folder: Path) -> Path:
     for number in range(12):
         of_class = folder / ("cats", "dogs")[number % 2]
         of_class.mkdir(parents=True, exist_ok=True)
-        # Smooth and of odd sides, so that JPEG's chroma is halved with a remainder.
+        # Smooth images with odd sides, so that JPEG halves the chroma with a remainder.
         rows, columns = np.mgrid[: 21 + number, : 35 - number]
         pixels = np.stack([5 * rows + number, 7 * columns, 3 * rows + 2 * columns], -1) % 256
         suffix = ("png", "jpg", "jpeg")[number % 3]
@@ -219,7 +219,7 @@ def test_a_set_is_named_after_its_content(kind: str, tmp_path: Path) -> None:
 def test_renaming_a_file_changes_the_set(tmp_path: Path) -> None:
     folder = a_folder(tmp_path / "photos")
     before = read_set(folder)[0]
-    (folder / "cats").rename(folder / "lions")  # the classes come in another order
+    (folder / "cats").rename(folder / "lions")  # the classes are in another order
     assert read_set(folder)[0] != before
 
 
@@ -352,7 +352,7 @@ def test_the_cpu_time_of_child_processes_belongs_to_the_case() -> None:
     with subprocess.Popen([sys.executable, "-c", SPINNING]) as child:
         wait_for(lambda: below_s() > 0.5)
         assert child.poll() is None
-    assert below_s() > 1  # also once it has ended
+    assert below_s() > 1  # even after it has ended
 
 
 # Pipelines of the frameworks

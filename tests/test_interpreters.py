@@ -198,7 +198,7 @@ def test_removal_deletes_the_record_first(cache: Path) -> None:
     assert size > 1
     interpreters.remove_environment("fake@own")
     assert not folder.exists()
-    interpreters.remove_environment("fake@own")  # the environment does not exist
+    interpreters.remove_environment("fake@own")  # no error without an environment
 
 
 @pytest.mark.real

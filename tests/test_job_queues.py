@@ -18,12 +18,12 @@ from benchbench.model.run import Settings
 from benchbench.wire import MAX_MESSAGE_BYTES
 from tests.factories import a_case
 
-JOB_S = 60  # of the jobs here, as far as virtual time goes
+JOB_S = 60  # seconds of virtual time for a job
 
 
 @dataclass
 class Clock:
-    """Virtual time, which passes while this process sleeps and while it waits for a worker."""
+    """Virtual time that passes while this process sleeps or waits for a worker."""
 
     now_s: float = 0.0
 
@@ -38,7 +38,7 @@ class Clock:
 
 @dataclass
 class Timed(UnstartedWorker):
-    """A worker whose jobs take the seconds that their messages say."""
+    """A worker whose jobs take the seconds given in their messages."""
 
     name: str
     clock: Clock
@@ -164,7 +164,7 @@ def test_a_hung_job_times_out_without_delaying_others(
         (b'{"a": 1}\n', False, False),
         (b'{"a": 1}\n{"b"', False, False),
         (b'{"a": 1}\n{"b": 2}\n', False, True),
-        (b'{"a": 1}\n', True, True),  # the rest will never come
+        (b'{"a": 1}\n', True, True),  # the rest never arrives
         (b"", True, True),
     ],
 )
@@ -178,7 +178,7 @@ def test_a_channel_reports_waiting_messages_without_blocking(
         if closed:
             theirs.shutdown(socket.SHUT_RDWR)
         assert channel.has_messages(2) == come
-        assert channel.has_messages(2) == come  # what was looked at is still there
+        assert channel.has_messages(2) == come  # inspected data are still there
         if b"\n" in content:
             assert channel.receive(1) == {"a": 1}
     channel.close()

@@ -42,7 +42,7 @@ def test_a_run_removes_only_the_folders_of_killed_runs(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     running, killed, results = RunScratch(), RunScratch(), tmp_path / "kept"
-    os.close(killed._lock)  # as its process's end does
+    os.close(killed._lock)  # like the end of its process
     (results / "drawn").mkdir(parents=True)
     (tmp_path / "accelbench-run-link").symlink_to(results)
     named_alike, copied = (tmp_path / f"accelbench-run-{name}" for name in ("nightly", "copied"))
@@ -88,7 +88,7 @@ def test_each_round_has_fresh_workers_unless_their_time_is_virtual() -> None:
         pool.start(cases)
         pool.start(cases)
         assert diary == [("start", "fake"), ("start", "torch"), ("end", "torch"), ("start", "torch")]
-        pool.start(cases[1:])  # what has nothing to measure is ended
+        pool.start(cases[1:])  # workers without jobs are ended
         assert diary[4:] == [("end", "fake"), ("end", "torch"), ("start", "torch")]
         pool.start(cases)
         workers[-2].alive = False
@@ -175,7 +175,7 @@ def test_a_failure_stores_only_the_end_of_much_output(ready: Worker, transport: 
     assert sum(files) < 2**20
 
 
-@pytest.mark.real  # waits until a limit is over
+@pytest.mark.real  # waits for a time-out
 def test_a_hung_job_is_ended_and_its_worker_stays_usable(ready: Worker) -> None:
     answer = ready.run(job("hanging", size=8), 1, fork=True)
     assert (answer.end, answer.status) == (JobEnd.HUNG, Status.TIMEOUT)
@@ -184,7 +184,7 @@ def test_a_hung_job_is_ended_and_its_worker_stays_usable(ready: Worker) -> None:
     assert ready.run(job("gemm", **PRODUCT), 30, fork=True).reply is not None
 
 
-@pytest.mark.real  # waits until a limit is over
+@pytest.mark.real  # waits for a time-out
 def test_a_stopped_job_is_ended_in_time(ready: Worker) -> None:
     answer = ready.run(job("hanging", size=8, stops=True), 1, fork=True)
     assert (answer.end, answer.status) == (JobEnd.TIMED_OUT, Status.TIMEOUT)

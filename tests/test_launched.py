@@ -35,7 +35,7 @@ from benchbench.wire import authenticate
 from tests.factories import a_case, a_measurement
 from tests.program import environment, wait_for
 
-SHARED = "0123456789abcdef"  # the secret of several hosts
+SHARED = "0123456789abcdef"  # secret for several hosts
 VARIABLES = {
     "torchrun": {
         "RANK": "3",
@@ -202,7 +202,9 @@ def test_the_announcement_is_private_and_strangers_are_refused(tmp_path: Path) -
             authenticate(stranger, "guessed", {"member": member}, 5.0)
         thread.join()
     assert "did not connect" in str(caught[0])
-    assert not first_process.file.exists()  # a later launcher's process of that id would connect to nobody
+    assert (
+        not first_process.file.exists()
+    )  # a later process of a launcher with the same id would wait in vain
 
 
 def test_processes_of_other_versions_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,7 +241,7 @@ def test_ranks_of_a_host_share_its_cores_unless_their_launcher_bound_them() -> N
     assert few.oversubscribed
     assert (free.hosts, few.hosts) == (2, 1)
     two_hosts = a_group(("a", (0,)), ("b", (0,)))
-    assert not two_hosts.oversubscribed  # cores of one number, on two hosts
+    assert not two_hosts.oversubscribed  # equal core numbers, on two hosts
 
 
 def test_hosts_are_numbered_from_the_first_rank_and_may_have_unequal_numbers_of_ranks() -> None:
@@ -285,12 +287,12 @@ def test_ended_and_silent_processes_get_no_further_request() -> None:
     silent = rank_transport.Follower(member, Channel(here))
     with pytest.raises(ConnectionError, match="its process sent nothing for 0 s"):
         silent.receive(0.01, Greeting)
-    assert not there.recv(1)  # a late answer would be taken for the next one
+    assert not there.recv(1)  # a late answer would be mistaken for the next one
     there.close()
 
 
 class Unreachable(socket.socket):
-    """An end of a connection to a host that has lost its network."""
+    """One end of a connection to a host that has lost its network."""
 
     def recv(self, size: int, flags: int = 0) -> bytes:
         raise OSError(errno.EHOSTUNREACH, "No route to host")
@@ -312,7 +314,7 @@ def test_a_process_on_an_unreachable_host_has_ended() -> None:
 
 def test_a_rank_on_an_unreachable_host_is_named() -> None:
     here, there = socket.socketpair()
-    there.sendall(b"{")  # there is something to read
+    there.sendall(b"{")  # some bytes can be read
     with Unreachable(fileno=here.detach()) as lost:
         reply = serve_ranks([Rank(0, lost)], time.monotonic() + 5.0)
     there.close()
@@ -340,7 +342,7 @@ def test_time_windows_of_different_hosts_are_not_combined(hosts: tuple[int, int]
 
 MODULE = [sys.executable, "-m", "benchbench.ranks"]
 FAULTS = ("none", "hangs", "wrong")
-ENDED_S = 15.0  # ten, on a machine that does something else too
+ENDED_S = 15.0  # ten on a machine with other work
 
 
 def start(tmp_path: Path, rank: int, *arguments: str) -> subprocess.Popen[str]:
@@ -399,7 +401,7 @@ def faulty(tmp_path: Path, *faults: str, timeout_s: int, seed: int = 0) -> list[
     return [start(tmp_path, rank, *arguments) for rank in range(2)]
 
 
-@pytest.mark.real  # waits until a limit is over
+@pytest.mark.real  # waits for a time-out
 @pytest.mark.xdist_group("launched")
 def test_a_faulty_rank_ends_its_case_and_is_named(tmp_path: Path) -> None:
     processes = faulty(tmp_path, "killed", "hangs", "wrong", "late", "garbles", "none", timeout_s=12)
@@ -424,7 +426,7 @@ def test_a_faulty_rank_ends_its_case_and_is_named(tmp_path: Path) -> None:
     assert not running_in_or_below(tmp_path)
 
 
-@pytest.mark.real  # waits until a limit is over
+@pytest.mark.real  # waits for a time-out
 @pytest.mark.xdist_group("launched")
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_killed_launched_process_is_named_and_the_other_ends(tmp_path: Path, victim: int) -> None:
@@ -434,7 +436,7 @@ def test_a_killed_launched_process_is_named_and_the_other_ends(tmp_path: Path, v
     first, survivor = processes[0], processes[1 - victim]
     assert first.stderr
     next(line for line in first.stderr if "fault=none" in line)
-    time.sleep(1.0)  # so that the next case has begun
+    time.sleep(1.0)  # so that the next case has started
     processes[victim].kill()
     killed_s = time.monotonic()
     survivor.communicate(timeout=60)

@@ -26,7 +26,7 @@ from tests.tiny import tiny
         ("cuda", Dtype.FLOAT16, True),
         ("cuda", Dtype.AMP_BF16, True),
         ("cuda", Dtype.TF32, True),
-        ("cuda", Dtype.FLOAT32, False),  # IEEE: no tensor cores
+        ("cuda", Dtype.FLOAT32, False),  # IEEE: without tensor cores
         ("xla", Dtype.BFLOAT16, False),
         ("meta", Dtype.FLOAT32, False),  # no guidance
     ],

@@ -73,7 +73,7 @@ def on_devices(count: int) -> Case:
     return a_case(placement=Placement(devices=count, strategy=Strategy.DATA_PARALLEL))
 
 
-# The record that is `beyond` a limit by so much; at it where that is 0.
+# The record that exceeds a limit by `beyond`, or is at the limit if `beyond` is 0.
 AROUND_LIMITS: dict[str, Callable[[int], Record]] = {
     "bytes of a line": lambda beyond: padded(FAILED, codec.LIMIT + beyond),
     "values in a line": lambda beyond: with_values(FAILED, codec.MOST_VALUES + beyond),
@@ -84,7 +84,7 @@ AROUND_LIMITS: dict[str, Callable[[int], Record]] = {
     "digits of a parameter": lambda beyond: a_record(case=a_case(params={"m": LARGEST + beyond})),
     "a time of a calendar": lambda beyond: a_record(FAILED.outcome, started=codec.LATEST + beyond),
 }
-NO_RECORD = ("digits of a parameter", "a time of a calendar")  # beyond these not even a failure can be stored
+NO_RECORD = ("digits of a parameter", "a time of a calendar")  # above these, even a failure cannot be stored
 
 
 @pytest.mark.real

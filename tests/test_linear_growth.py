@@ -31,12 +31,12 @@ from tests.factories import a_case, a_run, some_rounds
 
 FEW, MORE = 40, 160  # cases, rounds or runs
 FEW_READ, MORE_READ = 6, 24  # where files are read
-STEEPEST = 1.1  # of calls over their number: 1 is linear, 4 would be their square
+STEEPEST = 1.1  # growth of calls over growth of their number: 1 is linear, 4 would be quadratic
 LATENCY = metric_named("latency_s")
 
 
 def some_run(cases: int = 2, rounds: int = 3, number: int = 0) -> Run:
-    """Its steps become slower from round to round."""
+    """A run whose steps become slower from round to round."""
     records = [
         record
         for size in range(cases)
@@ -82,9 +82,7 @@ def a_store(folder: Path, count: int, *, cases: int = 2, rounds: int = 3) -> Pat
 
 
 def calls(function: Callable[[Any], object], value: Any, of: object = None) -> int:
-    """Number of function calls, including those of libraries and built-in functions; with `of`, of that
-    function only.
-    """
+    """Number of function calls, including those of built-in functions; with `of`, of that function only."""
     count = 0
 
     def profile(frame: Any, event: str, argument: Any) -> None:

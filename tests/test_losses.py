@@ -45,7 +45,7 @@ def test_the_loss_matches_float64_for_ten_steps_and_falls(
     losses = frameworks.losses(framework, name, steps)
     limit = LAMBDA * tolerance(network(name), Dtype.FLOAT32)
     for step, (loss, true) in enumerate(zip(losses, expected(name), strict=False), 1):
-        # The weights of step s carry the roundings of s steps, which add up as independent.
+        # The weights of step s carry the roundings of s steps, which add up like independent errors.
         assert loss == pytest.approx(true, rel=limit * math.sqrt(step)), step
     assert len(losses) == steps
     assert losses[-1] < losses[0]

@@ -20,8 +20,8 @@ from tests.verifying import SharedReferences, Verifier, export_for
 
 CPU = Device(name="cpu", device_class=DeviceClass.CPU, model="")
 BACKENDS = [name for name in registry.entry_names("benchbench.backends") if name != "fake"]
-# Backend and dtype → the reason where it has no kernel: of whatever is more than a product; of any, or of a
-# recurrent layer, on CPUs without instructions for it.
+# Missing kernels by backend and dtype, with the reason: for all but products; for everything; for a
+# recurrent layer on CPUs without instructions for it.
 NO_KERNEL = {
     ("onnxruntime", Dtype.FLOAT64): "no kernel for float64",
     ("openvino", Dtype.BFLOAT16): "no kernels in bfloat16",
@@ -32,17 +32,17 @@ UNSUPPORTED: dict[str, str] = {
     "onnxruntime-graph-lstm-int8": "quantiser leaves LSTM",
     "onnxruntime-graph-gru-int8": "quantiser leaves GRU",
     "openvino-graph-dropout-*": "does not read ONNX's Dropout: Training mode",
-    "jax-*-update-float*": "XLA fuses",  # what is not `fused`
+    "jax-*-update-float*": "XLA fuses",  # if not `fused`
     "torch_xla-*-update-float*": "XLA fuses",
-    "torch_xla-*-batch_norm_backward-float*": "running statistics",  # what is not `training`
+    "torch_xla-*-batch_norm_backward-float*": "running statistics",  # if not `training`
     "torch_xla-*-batch_norm_backward-bfloat*": "running statistics",
 }
-IN_EVERY_MODE = "gemm"  # and in every dtype: the workload that compiles fastest
-TUNED = "max-autotune-no-cudagraphs"  # compiles as `compile` does, with trials
-# Half a minute each.
+IN_EVERY_MODE = "gemm"  # and in every dtype, since it compiles fastest
+TUNED = "max-autotune-no-cudagraphs"  # compiles like `compile`, with trials
+# Takes half a minute each.
 XLA_TRAINS = frozenset({"convnet_train", "mnist_cnn_train", "transformer_train", "update"})
 # CPU kernels that may compute below the requested precision (docs/backends.md); the case is then
-# wrong_result, of the tensor that these words are of. Which kernel runs depends on the CPU's instructions.
+# wrong_result for the tensor named here. Which kernel runs depends on the CPU's instructions.
 LESS_ON_SOME_CPUS: dict[tuple[str, str, str, Dtype | None], str] = {
     # Compiled, Adam that is not fused corrects its bias in float32.
     **{("torch", mode, "update", Dtype.FLOAT64): "of the" for mode in ("compile", TUNED)},
@@ -99,7 +99,7 @@ LESS_ON_SOME_CPUS: dict[tuple[str, str, str, Dtype | None], str] = {
         for workload in ("batch_norm", "batch_norm_backward", "layer_norm")
     },
     **{
-        ("openvino", "graph", loss, Dtype.FLOAT16): "of the output"  # what is cast to float32 is in float16
+        ("openvino", "graph", loss, Dtype.FLOAT16): "of the output"  # casts to float32 use float16
         for loss in ("cross_entropy", "mse")
     },
     ("torch_xla", "lazy", "conv2d", Dtype.FLOAT16): "of the output",  # summed in 16 bits
@@ -134,7 +134,7 @@ LESS_EVERYWHERE: dict[tuple[str, str, str, Dtype | None], str] = {
 
 
 def pairs(kind: type[Backend], work: Workload) -> list[tuple[str, Dtype]]:
-    """The modes and dtypes that are refused neither by the backend nor by the workload."""
+    """Modes and dtypes that neither the backend nor the workload refuses."""
     return [
         (mode, dtype)
         for dtype, mode in itertools.product(Dtype, kind.modes)
@@ -171,9 +171,9 @@ MATRIX = list(matrix())
 
 
 def parameters() -> Iterator[Any]:
-    """Under `pytest -n`, two processes have the cases of a framework, and each imports it once.
+    """Groups for `pytest -n`: two processes share the cases of a framework, and each imports it once.
 
-    Those of backends that load each other's models have them in common.
+    Backends that load each other's models share processes.
     """
     for id_, case, nightly in MATRIX:
         half = crc32(case.workload.encode()) % 2

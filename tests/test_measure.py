@@ -205,7 +205,7 @@ def test_timed_blocks_that_change_level_are_unsteady() -> None:
     noise = np.exp(source.normal(0, 0.02, 60))
     assert keeps_level([], noise.tolist())
     assert not keeps_level([], (noise * np.repeat([1.0, 1.0, 1.1], 20)).tolist())
-    assert keeps_level([], [1.0] * 5)  # too few to tell
+    assert keeps_level([], [1.0] * 5)  # too few to decide
     script = Script(chain(repeat(0.1, 68), repeat(0.12, 1000)))
     assert not measure_steps(script.step, script, replace(DEFAULT, precision=0.2)).steady
 
@@ -226,11 +226,13 @@ def test_slow_steps_that_never_settle_are_flagged_and_steady_ones_are_not() -> N
 
 
 def test_drifting_blocks_are_unsteady_even_if_their_thirds_agree() -> None:
-    levels = np.repeat([1.0, 1.1, 1.0, 1.1, 1.0, 1.1], 20)  # two of each in a third, of 0.1 s
+    levels = np.repeat([1.0, 1.1, 1.0, 1.1, 1.0, 1.1], 20)  # two levels in each third, 0.1 s long
     noise = np.exp(np.random.default_rng(4).normal(0, 0.01, 120))
     assert not keeps_level([], (0.1 * levels * noise).tolist())
     assert keeps_level([], (0.1 * noise).tolist())
-    assert keeps_level([], (0.001 * levels * noise).tolist())  # windows of a second would be longer than all
+    assert keeps_level(
+        [], (0.001 * levels * noise).tolist()
+    )  # windows of a second would exceed the whole series
 
 
 def test_a_burst_that_does_not_move_the_median_is_not_a_change_of_level() -> None:
@@ -317,7 +319,7 @@ class Queue(Script):
 
     def blocks(self, step: Callable[[], Any], iterations: int, count: int) -> list[float]:
         timed = super().blocks(step, iterations, count)
-        self._clock = max(self._clock, self._until)  # what came before does not count against a later block
+        self._clock = max(self._clock, self._until)  # earlier blocks do not affect later ones
         return timed
 
 
@@ -368,7 +370,7 @@ def test_only_compilations_during_timed_blocks_are_counted() -> None:
     def compilations() -> int:
         nonlocal calls
         calls += 1
-        return {1: 2}.get(calls, 5)  # two before the timed blocks, three in them
+        return {1: 2}.get(calls, 5)  # two compilations before the timed blocks, three in them
 
     assert measure_steps(script.step, script, DEFAULT, compilations).recompiled == 3
     assert measure_steps(script.step, script, DEFAULT).recompiled == 0

@@ -30,7 +30,7 @@ from tests.test_wire import NOT_MESSAGES
 
 pytestmark = pytest.mark.filterwarnings("ignore:os.fork")
 GOOD: dict[str, Any] = {"outcome": {"status": "ok"}, "stages_s": {}}
-MOST = 4096  # bytes of a line, here
+MOST = 4096  # limit of a line in bytes
 
 
 def json_of(message: object) -> bytes:
@@ -66,7 +66,7 @@ BAD = NOT_MESSAGES | OUT_OF_TURN
 
 
 def send(connection: socket.socket, content: bytes) -> None:
-    with suppress(OSError):  # nobody reads it to its end
+    with suppress(OSError):  # nobody reads it completely
         connection.sendall(content + b"\n")
 
 
@@ -200,7 +200,7 @@ def test_a_process_that_is_not_a_rank_of_the_job_is_rejected_and_the_others_meet
     assert reply == {"ranks": [GOOD, GOOD]}
 
 
-@pytest.mark.real  # waits until a limit is over
+@pytest.mark.real  # waits for a time-out
 def test_a_meeting_ends_in_time_despite_constant_connections() -> None:
     with a_meeting(1.0) as meeting:
         invitation, stop = meeting.invitation(0), threading.Event()
@@ -214,7 +214,7 @@ def test_a_meeting_ends_in_time_despite_constant_connections() -> None:
         thread.start()
         begin = time.monotonic()
         reply = meeting.replies(lambda _: "")
-        assert time.monotonic() - begin < 5.0  # half a second, on a machine that does nothing else
+        assert time.monotonic() - begin < 5.0  # half a second on an idle machine
         stop.set()
         thread.join()
     assert reply["outcome"]["message"] == "no process of rank 0, 1 of 2 connected"

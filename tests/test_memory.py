@@ -75,11 +75,11 @@ def test_the_peak_is_the_memory_of_the_step_under_either_allocator() -> None:
         assert abs(sixteen - plain - 64 * MIB) < MIB
         assert abs(again - plain) < MIB
     assert max(abs(a / b - 1) for a, b in zip(steady[:4], system[:4], strict=True)) < 0.03
-    assert steady[4] > system[4] + 100 * MIB  # the allocator is steady again
+    assert steady[4] > system[4] + 100 * MIB  # restore the steady allocator
 
 
 def test_steps_run_without_glibc(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
     monkeypatch.setattr("benchbench.worker.memory.ctypes.CDLL", lambda name: object())
     memory.step_peak(lambda: len(calls), calls.append)
-    assert calls == list(range(1 + memory.STEPS))  # the first one does not count
+    assert calls == list(range(1 + memory.STEPS))  # the first call does not count

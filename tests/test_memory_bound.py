@@ -59,7 +59,7 @@ class ZeroPadding(Ops):
 
 
 class LargerWindow(Ops):
-    """A mean over one element more than there are."""
+    """Divide by one element too many."""
 
     def avg_pool2d(self, x: Any, kernel: Any, **options: Any) -> Any:
         return super().avg_pool2d(x * kernel**2 / (kernel**2 + 1), kernel, **options)
@@ -97,7 +97,7 @@ CASES = [(name + suffix, mutant) for name, mutant in MUTANTS.items() for suffix 
 
 
 def load(name: str) -> Operation:
-    """At its tiny size."""
+    """The workload at its smallest size."""
     work = load_class("benchbench.workloads", name, Workload)().tiny()  # type: ignore[type-abstract]
     assert isinstance(work, Operation)
     return work

@@ -38,7 +38,7 @@ def test_the_documented_table_matches_the_code() -> None:
 
 @pytest.fixture(scope="module")
 def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The package with one entry more in the table of metrics, and two runs."""
+    """The package with one more metric, and two runs."""
     folder = tmp_path_factory.mktemp("extended")
     shutil.copytree(ROOT / "benchbench", folder / "benchbench")  # with its compiled bytecode
     table = folder / "benchbench/analyse/metrics.py"

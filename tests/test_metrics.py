@@ -223,7 +223,7 @@ def test_a_column_combines_the_available_rounds(
 @pytest.mark.parametrize("status", [Status.WRONG_RESULT, Status.IMPLAUSIBLE])
 def test_a_case_with_a_wrong_or_implausible_round_has_no_speed(status: Status) -> None:
     row = the_row(a_measurement(), a_wrong_result(status=status), a_failure())
-    assert row["status"] == str(status)  # before the crash
+    assert row["status"] == str(status)  # takes precedence over the crash
     assert {row[name] for name in SPEED} == {None}
     assert row["relative_error"] == 1.0
 
@@ -252,7 +252,7 @@ def test_a_planned_case_without_a_record_is_interrupted() -> None:
     first, second = the_rows(a_run(plan=(a_case(), a_case(mode="compile"))))
     assert (first["status"], second["status"]) == ("ok", "interrupted")
     assert second["message"] == "the run ended before its turn"
-    assert second["framework_version"] == "2.13.0"  # from the probe
+    assert second["framework_version"] == "2.13.0"  # read from the probe
     assert second["device_name"] == "Example CPU"
 
 
@@ -286,7 +286,7 @@ def test_notes_warn_of_untrustworthy_rounds() -> None:
 
 def test_every_empty_column_of_a_measured_case_has_a_note() -> None:
     row = the_row(a_measurement(cost=a_cost(flops=0, bytes=0), relative_error=None, compile_cache="warm"))
-    of_parts = {"hidden_share", "waiting_share"}  # of steps whose parts are timed alone
+    of_parts = {"hidden_share", "waiting_share"}  # for steps whose parts are timed separately
     of_devices = {"link_bytes_per_s", "rank_spread", "entry_skew_s", "communication_share", "idle_share"}
     empty = {name for name in COLUMNS if row[name] is None} - of_parts - of_devices
     assert {note.partition(":")[0] for note in row["notes"]} == empty | {"1 of 3 rounds"}
@@ -316,9 +316,7 @@ def test_a_target_without_a_probe_has_no_version() -> None:
 
 
 def with_energy(joules: float, **over: Any) -> Measurement:
-    """Blocks timed for four seconds; the counter of the device moved by `joules` in the middle two
-    seconds.
-    """
+    """Blocks timed for four seconds; the counter moved by `joules` in the middle two seconds."""
     telemetry = a_telemetry(at_s=(1.0, 3.0), busy_s=(), own_s=(), energy_j=(0.0, joules))
     return a_watched(telemetry, 4.0, **over)
 
@@ -327,7 +325,7 @@ def test_energy_is_the_median_of_the_rounds_that_have_it() -> None:
     row = the_row(
         a_measurement(), *(with_energy(joules, cost=a_cost(items=3)) for joules in (100.0, 300.0, 200.0))
     )
-    assert row["energy_j"] == pytest.approx(200 / 2 * 4 / 50)  # five blocks of ten steps
+    assert row["energy_j"] == pytest.approx(200 / 2 * 4 / 50)  # five blocks of ten steps each
     assert row["items_per_j"] == pytest.approx(3 / row["energy_j"])
     assert not [note for note in row["notes"] if "_j" in note]
 

@@ -37,7 +37,7 @@ def test_every_expert_is_chosen_equally_often(tokens: int, width: int, dtype: Dt
 def test_no_token_is_near_a_tie(work: Moe, dtype: Dtype) -> None:
     logits = sorted_logits(work, dtype)
     lead = logits[:, -CHOSEN] - logits[:, -CHOSEN - 1]
-    # Rounding a logit to bfloat16 moves it by a 512th; what rounds its products averages out.
+    # Rounding a logit to bfloat16 moves it by 1/512; the rounding of its products averages out.
     assert lead.min() > np.abs(logits).max() / 16
 
 
@@ -47,9 +47,7 @@ def test_weights_of_the_two_experts_of_a_token_differ() -> None:
 
 
 class AllExperts(Ops):
-    """Softmax over the logits of all experts, so that the weights of the chosen experts sum to less than
-    one.
-    """
+    """Softmax over the logits of all experts, so that the weights of the chosen ones sum to less than one."""
 
     def softmax(self, x: Any, axis: int = -1) -> Any:
         return 0.99 * super().softmax(x, axis)

@@ -41,7 +41,7 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"
 )
 
-Wrong = Callable[[Any, Any, Index], Any]  # operation, arrays in float64, index → what a wrong program gives
+Wrong = Callable[[Any, Any, Index], Any]  # operation, arrays in float64, index → result of a wrong program
 
 
 def smallest(work: Any, arrays: Any, index: Index) -> Any:
@@ -206,7 +206,7 @@ def test_a_transfer_is_never_compiled(name: str) -> None:
 @pytest.mark.parametrize("name", ["host_to_device", "device_to_host"])
 @pytest.mark.parametrize("framework", ["torch", "tensorflow", "jax"])
 def test_a_transfer_keeps_every_bit(framework: str, name: str) -> None:
-    """On a CPU the programs copy within its memory, if at all."""
+    """On a CPU the programs copy within its memory or not at all."""
     pytest.importorskip(framework)
     backend = backend_class(framework)()
     backend.load()

@@ -67,7 +67,7 @@ def test_the_savings_of_a_network_combine_those_of_its_layers() -> None:
 
 def test_the_savings_of_networks_follow_from_their_layers() -> None:
     assert BertBaseTrain().multiplications_saved == 1
-    assert 1.5 < Resnet50Infer().multiplications_saved < 2.5  # half of its products are of 1 × 1 filters
+    assert 1.5 < Resnet50Infer().multiplications_saved < 2.5  # half of its products belong to 1 × 1 filters
     assert Resnet50Train().multiplications_saved == pytest.approx(
         Resnet50Infer().multiplications_saved, rel=0.05
     )

@@ -53,7 +53,7 @@ DTYPES = [dtype for dtype in PRECISIONS if dtype not in OF_PRODUCTS]
 
 @dataclass(frozen=True)
 class Small(Network):
-    """Every part that a mutant may break: convolutions, a residual branch, pooling, biases, dense layers."""
+    """A network with every part that a mutant may break: convolutions, residual, pooling, biases, dense."""
 
     batch: int = 8
 
@@ -135,7 +135,7 @@ class AveragePool(Ops):
 
 
 class ShiftedPadding(Ops):
-    """Both zeros on one side, as SAME is under a stride."""
+    """Pad both zeros on one side, as SAME does under a stride."""
 
     def conv2d(self, x: Any, weight: Any, *, padding: Any = 0, **options: Any) -> Any:
         edges = ((0, 0), (0, 0), (0, 2 * padding), (0, 2 * padding))
@@ -217,7 +217,7 @@ UNDETECTED = {  # the sums of this small network are short; products of 1024 ter
 
 
 def nearest(dtype: Dtype, precision: Precision | None = None) -> Rounded:
-    """As a framework computes: rounded to nearest."""
+    """Round to nearest, as a framework computes."""
     right = rounding_to(dtype, np.random.default_rng(7), nearest=True)
     return dataclasses.replace(right, precision=precision or right.precision)
 
@@ -225,9 +225,7 @@ def nearest(dtype: Dtype, precision: Precision | None = None) -> Rounded:
 def ratio(
     dtype: Dtype, ops: Ops, rule: Optimizer | None = None, *, precision_of: Dtype | None = None
 ) -> float:
-    """Error of the training step as a multiple of the tolerance of `precision_of`, by default that of
-    `dtype`.
-    """
+    """Error of the training step as a multiple of the tolerance, by default that of `dtype`."""
     work = UpdatedBy(rule=rule or Momentum())
     elements = reference_elements(work, work.arrays(Draw(dtype)), ops)
     reference = reference_of(SmallTrain(), precision_of or dtype)
@@ -236,7 +234,7 @@ def ratio(
 
 @cache
 def structural(dtype: Dtype) -> dict[str, float]:
-    """Mutant → how far beyond the tolerance of the dtype."""
+    """Mutant → its error as a multiple of the tolerance of the dtype."""
     wrong = {name: ratio(dtype, ops(nearest(dtype))) for name, ops in STRUCTURE.items()}
     return wrong | {name: ratio(dtype, Ops(nearest(dtype)), rule) for name, rule in RULES.items()}
 
@@ -250,7 +248,7 @@ def test_a_right_training_step_passes_in_every_dtype(dtype: Dtype) -> None:
 @pytest.mark.real
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_wrong_training_step_is_wrong_in_every_dtype(dtype: Dtype) -> None:
-    for name, of_dtype in structural(dtype).items():  # less than float32 is verified in that, too
+    for name, of_dtype in structural(dtype).items():  # dtypes below float32 are verified in float32, too
         caught = of_dtype if dtype is Dtype.FLOAT64 else max(of_dtype, structural(Dtype.FLOAT32)[name])
         assert caught > 1.5, f"{name} in {dtype}"
 
@@ -269,7 +267,7 @@ FORWARD = {name: ops for name, ops in STRUCTURE.items() if "cross_entropy" not i
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_wrong_inference_is_wrong_in_every_dtype(dtype: Dtype) -> None:
     assert inferred(dtype, Ops(nearest(dtype))) < 1
-    for name, ops in FORWARD.items():  # less than float32 is verified in that, too
+    for name, ops in FORWARD.items():  # dtypes below float32 are verified in float32, too
         caught = inferred(dtype, ops(nearest(dtype)))
         if dtype.is_narrow:
             caught = max(caught, inferred(Dtype.FLOAT32, ops(nearest(Dtype.FLOAT32))))
@@ -322,7 +320,7 @@ def test_a_product_accumulated_in_16_bits_is_wrong(dtype: Dtype, grid: Floating)
     assert product_ratio(work, dtype, total) > 1.5
 
 
-# Recurrent layers with gates, whose tolerance is drawn as a network's is.
+# Recurrent layers with gates, whose tolerance is drawn like that of a network.
 
 RECURRENT = [name for name, kind in EVERY.items() if issubclass(kind, Recurrent) and kind.gates > 1]
 SMOOTH = [Dtype.FLOAT64, Dtype.FLOAT32, Dtype.TF32, Dtype.BFLOAT16, Dtype.FLOAT16]
@@ -359,7 +357,7 @@ def test_a_right_recurrent_layer_passes_and_a_wrong_one_is_wrong(name: str, dtyp
     assert recurrent_ratio(name, dtype, Ops(lowered)) > 1.5
 
 
-# The same in torch: the table above is of rounding in NumPy, this is a framework's own.
+# The same mutants in torch: the table above rounds in NumPy, this one in a framework.
 
 
 class TorchSum(CrossEntropy):

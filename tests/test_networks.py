@@ -103,7 +103,7 @@ def compiled(framework: str, program: Program) -> Any:
 
 @dataclass(frozen=True)
 class Fit(Network):
-    """Two dense layers, for regression: a network in as few lines as it takes."""
+    """Two dense layers for regression, a minimal network."""
 
     batch: int = 4
     loss = MeanSquared()
@@ -146,7 +146,7 @@ class FitTrain(TrainingStep, Fit):
 
 
 class Trained:
-    """A program's steps, and what can be read of them."""
+    """The steps of a program, with access to its values."""
 
     def __init__(self, framework: str, work: TrainingStep) -> None:
         self.program = built(framework, work, work.arrays(DRAW))
@@ -357,7 +357,7 @@ def test_jax_carries_running_statistics_as_torch_does() -> None:
 @pytest.mark.parametrize("name", ["mnist_cnn_train", "mnist_cnn_infer", "gpt2_prefill", "gpt2_decode"])
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_other_inputs_are_drawn_without_weights(framework: str, name: str) -> None:
-    """As they would be by building the program again."""
+    """Arrays as a new program would have them."""
     work = tiny(name)
     program = built(framework, work, work.arrays(DRAW))
     other_draw = Draw(Dtype.FLOAT32, renewed=lambda array: int(work.is_input(array)))
@@ -376,7 +376,7 @@ def test_other_inputs_are_drawn_without_weights(framework: str, name: str) -> No
 
 
 def tensors_in(inputs: Any) -> list[Any]:
-    """Of arguments, of which JAX's weights are a dictionary."""
+    """Tensors in arguments; JAX's weights are a dictionary."""
     if isinstance(inputs, dict):
         return [tensor for value in inputs.values() for tensor in tensors_in(value)]
     return [t for value in inputs for t in tensors_in(value)] if isinstance(inputs, tuple) else [inputs]

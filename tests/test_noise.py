@@ -51,7 +51,7 @@ def test_both_sides_have_equal_rounds_of_each_case(rounds: int) -> None:
     assert sorted(first + second, key=records.index) == records
     for case in cases:
         counts = [sum(record.case == case for record in side) for side in (first, second)]
-        assert abs(counts[0] - counts[1]) <= count % 4  # 0, or 2 where the fours do not come out even
+        assert abs(counts[0] - counts[1]) <= count % 4  # 0, or 2 if the rounds are not a multiple of four
         assert sum(counts) == count
 
 
@@ -84,11 +84,13 @@ def test_the_detectable_change_is_that_of_a_comparison_of_both_sides() -> None:
     assert many.detectable is not None
     assert few.detectable > many.detectable > 0.01
     assert few.threshold is not None
-    assert 0.03 < few.threshold < few.detectable  # what is significant; a change of its size is seldom called
+    assert (
+        0.03 < few.threshold < few.detectable
+    )  # the significance limit; changes of this size are rarely detected
 
 
 def test_a_false_change_is_an_alarm() -> None:
-    turns = [1.0, 1.5, 1.5, 1.0] * 3  # a neighbour that comes exactly with every other side
+    turns = [1.0, 1.5, 1.5, 1.0] * 3  # a disturbance that always coincides with one side
     noises = noise_of(*turns)
     assert noises[0].alarm
     text = rendered(noise_document(noises))

@@ -218,7 +218,7 @@ def test_a_device_is_the_gpu_that_cuda_uses(
         ("cuda:1", [A, A], {"CUDA_VISIBLE_DEVICES": "1"}, "NVML has no GPU that is cuda:1"),
         ("cuda:0", [A, B], {}, "without CUDA_DEVICE_ORDER=PCI_BUS_ID"),
         ("cuda:0", [A], {"CUDA_VISIBLE_DEVICES": "MIG-1"}, "not a MIG slice's"),
-        ("cuda:0", [SLICED], {}, "not a MIG slice's"),  # as in a container that is given one
+        ("cuda:0", [SLICED], {}, "not a MIG slice's"),  # as in a container with a single GPU
         ("tensorrt:0", [SLICED], {}, "not a MIG slice's"),
         ("cuda:0", [SLICED, A], {"CUDA_VISIBLE_DEVICES": "GPU-cccc"}, "not a MIG slice's"),
         ("cuda:1", [A, GONE, A], PCI, "the driver has lost one"),

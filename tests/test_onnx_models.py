@@ -82,7 +82,7 @@ def test_every_process_loads_the_model_exported_before_timing(tmp_path: Path) ->
 
 
 @pytest.mark.real
-@pytest.mark.filterwarnings("default")  # of the exporter; workers do not raise them either
+@pytest.mark.filterwarnings("default")  # warnings of the exporter; workers ignore them, too
 @pytest.mark.parametrize("room", [True, False])
 def test_without_room_in_the_cache_each_process_exports_the_model_with_a_note(
     room: bool, folder: Path, monkeypatch: pytest.MonkeyPatch

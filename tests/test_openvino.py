@@ -26,7 +26,7 @@ from tests.tiny import tiny
 
 
 class Told(SimpleNamespace):
-    """A value of a compiled model's information."""
+    """A property of a compiled model."""
 
     def astype(self, kind: type) -> Any:
         return kind(self.value)
@@ -40,7 +40,7 @@ class Model(str):
 
 
 class Engine:
-    """An OpenVINO whose CPU computes in `computes`, its products in `products`."""
+    """An OpenVINO stand-in whose CPU computes in `computes`, and its products in `products`."""
 
     def __init__(
         self, computes: str, products: str = "", fault: str = "", plugins: tuple[str, ...] = ()
@@ -131,7 +131,7 @@ def test_a_product_in_another_precision_is_refused(
         compiled_on(Engine("bf16", products="f32"), Dtype.BFLOAT16, monkeypatch)
 
 
-# As version 2026.4 said it of a model with Dropout.
+# The message of version 2026.4 for a model with Dropout.
 NOT_READ = (
     "Exception from src/inference/src/cpp/core.cpp:84:\nFrontEnd API failed with OpConversionFailure:\n"
     "Model wasn't fully converted. Failed operations detailed log:\n-- Dropout-20 with a message:\n"
@@ -180,7 +180,7 @@ def backend() -> OpenVino:
 
 
 @pytest.mark.real
-@pytest.mark.filterwarnings("default")  # of the exporter; workers do not raise them either
+@pytest.mark.filterwarnings("default")  # warnings of the exporter; workers ignore them, too
 def test_a_request_shares_the_memory_of_torch_inputs_and_outputs(
     backend: OpenVino, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

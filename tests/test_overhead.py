@@ -49,7 +49,7 @@ def test_deciding_when_to_stop(benchmark: Any) -> None:
             return self.clock
 
         def no_op(self) -> None:
-            """Nothing."""
+            pass
 
         def blocks(self, step: Any, iterations: int, count: int) -> list[float]:
             self.clock += 0.02 * count

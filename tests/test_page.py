@@ -126,7 +126,7 @@ def test_marks_have_the_measured_values(seed: int) -> None:
         ]
         values = [value for row in read_back(sections_by_title[table.title]) for value, _ in row]
         for value, latency in zip(values, sorted(latency or 0 for latency in latencies), strict=True):
-            assert abs(math.log(value / latency)) < 0.02  # about a pixel of the ruler
+            assert abs(math.log(value / latency)) < 0.02  # about one pixel of the axis
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -272,7 +272,7 @@ def test_sizes_are_drawn_as_lines() -> None:
     panel = Sweeps(title="gemm", axis="m = n", unit="s", sweeps=(sweep,))
     plot = Plot(name="sizes", title="Sizes", facts=(), reading="how", empty="", panels=(panel,))
     text = page(Document(name="report", title="Run", plots=(plot,)))
-    assert text.count('transform="translate') == 3 + 1  # and in the legend
+    assert text.count('transform="translate') == 3 + 1  # and once in the legend
     assert "m = n" in text
 
 

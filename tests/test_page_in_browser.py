@@ -29,7 +29,7 @@ VERBS = (
     *("doctor", "doctor --ceilings", "doctor --selftest", "doctor --aa"),
 )
 WIDTHS = (320, 400, 800, 1600)  # pixels
-# Jenkins' htmlpublisher serves reports like this: no script, no style but a file's, nothing from elsewhere.
+# Jenkins' htmlpublisher serves reports without scripts, inline styles or external resources.
 JENKINS = "sandbox; default-src 'none'; style-src 'self'"
 UNFOLD = "for (const each of document.querySelectorAll('details')) each.open = true"
 AXE = importlib.util.find_spec("axe_playwright_python")
@@ -39,7 +39,7 @@ ROWS = """[...document.querySelectorAll('section')].map(section => [section.data
   [...section.querySelectorAll('tbody > tr:not(.axis):not(.more)')].map(row => row.innerText)])"""
 SHOWN = """[...document.querySelectorAll('section')].map(section => [section.dataset.title,
   [...section.querySelectorAll('tbody > tr:not(.axis)')].filter(row => row.checkVisibility())
-    .map(row => row.cells[0].textContent)])"""  # the text of what is not yet painted, too
+    .map(row => row.cells[0].textContent)])"""  # including text that is not painted yet
 UNPAINTED = """[...document.querySelectorAll('svg path, svg text')].filter(each =>
   getComputedStyle(each).fill === 'none' && getComputedStyle(each).stroke === 'none').length"""
 DRAWN = """(() => {
@@ -67,7 +67,7 @@ CENSUS = """[...document.querySelectorAll('*')].map(each =>
   [each.tagName, ...each.getAttributeNames().sort()].join(' ')).sort()"""
 VIOLATIONS = """axe.run({resultTypes: ['violations']}).then(found => found.violations.map(each =>
   [each.id, each.nodes.map(node => node.html + node.failureSummary)]))"""
-# Cells whose texts lie on each other, by the boxes of what is written in them.
+# Cells with overlapping texts, by their bounding boxes.
 OVERLAPS = """(() => {
   const boxes = cell => { const range = document.createRange(); range.selectNodeContents(cell);
     return [...range.getClientRects()].filter(box => box.width > 1 && box.height > 1); };
@@ -91,7 +91,7 @@ def tab() -> Iterator[Tab]:
 
 @pytest.fixture
 def show(tab: Tab, tmp_path: Path) -> Show:
-    """Open the page of a document, all of it unfolded."""
+    """Open the page of a document with all sections unfolded."""
 
     def show(document: Document, state: str = "") -> None:
         path = tmp_path / "page.html"
@@ -114,7 +114,7 @@ def with_a_failure() -> RunReport:
 
 
 class Jenkins(SimpleHTTPRequestHandler):
-    """A folder, under the rules of Jenkins."""
+    """Serves a folder under the rules of Jenkins."""
 
     def end_headers(self) -> None:
         self.send_header("Content-Security-Policy", JENKINS)
@@ -126,7 +126,7 @@ class Jenkins(SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def jenkins(tmp_path: Path) -> Iterator[str]:
-    """The address at which the files of the test's folder are served."""
+    """Address of the files in the test's folder."""
     handler = functools.partial(Jenkins, directory=str(tmp_path))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -180,7 +180,9 @@ def test_a_drawing_is_exact_to_the_pixel(width: int, tab: Tab, show: Show) -> No
                 assert abs(x - place(mark.value)) <= 1
                 assert hollow == mark.is_undecided
                 for end, end_x in ((mark.low, low_x), (mark.high, right)):
-                    if end is not None and ticks[0][0] < place(end) < ticks[-1][0]:  # else it may be cut
+                    if (
+                        end is not None and ticks[0][0] < place(end) < ticks[-1][0]
+                    ):  # otherwise it may be cut off
                         assert abs(end_x - place(end)) <= 1
 
 
@@ -242,7 +244,7 @@ def test_pages_fit_the_window_without_overlapping_text(name: str, tab: Tab, show
             assert tab.value(OVERLAPS) == [], (document.name, width)
 
 
-@pytest.mark.nightly  # needs what the test extra does not have
+@pytest.mark.nightly  # needs a package that the test extra does not have
 @pytest.mark.skipif(not AXE, reason=NO_AXE)
 def test_axe_finds_no_accessibility_fault(tab: Tab, show: Show) -> None:
     assert AXE

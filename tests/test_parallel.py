@@ -45,7 +45,7 @@ from tests.tiny import EVERY
 from tests.verifying import Verifier, failures
 
 NETWORKS = {"convnet_train": {}, "resnet50_train": {"depth": 14}, "gpt2_train": {}}
-NORMALISED = "r3d18_train"  # a network with batch norm whose reference takes a fifth of ResNet-50's time
+NORMALISED = "r3d18_train"  # a network with batch norm whose reference takes a fifth of the time of ResNet-50
 ROOT = Path(__file__).parents[1]
 # Under `pytest -n`, the cases of a backend share a process and its workers.
 BACKENDS = [
@@ -89,10 +89,13 @@ def training_case(
 @pytest.mark.real
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_every_strategy_of_a_backend_is_verified(verifier: Verifier, backend: str) -> None:
-    """A transformer only in the last two: they divide layers. JAX has the CNN on four devices, below."""
+    """Transformers only in the last two strategies, which divide layers.
+
+    JAX has the CNN on four devices, below.
+    """
     cases = [] if backend == "jax" else divided_cases(backend, Dtype.FLOAT32, ["convnet_train"])
     cases.append(training_case(backend, Dtype.AMP_BF16, "convnet_train", TWO))
-    if backend != "torch_xla":  # it compiles for minutes
+    if backend != "torch_xla":  # compiling takes minutes
         cases += divided_cases(backend, Dtype.FLOAT32, ["gpt2_train"])[-2:]
     errors = verifier.errors_of(cases)
     assert len(errors) == len(cases)
@@ -140,13 +143,13 @@ def test_every_strategy_of_every_network_is_verified(verifier: Verifier, backend
 @pytest.mark.real
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_micro_batches_and_gathered_statistics_are_verified(verifier: Verifier, backend: str) -> None:
-    """XLA divides one program, however it is divided, and JAX has it on four devices, below."""
+    """XLA compiles one program however it is divided; JAX has it on four devices, below."""
     cases = divided_cases(backend, Dtype.FLOAT32, ["convnet_train"], accumulate=2)
     cases = cases[: {"torch": 2, "jax": 0}.get(backend, 1)]
     cases.append(training_case(backend, Dtype.AMP_BF16, "convnet_train", accumulate=3))
     twice: dict[str, Scalar] = {"accumulate": 2}
     cases.append(training_case(backend, Dtype.FLOAT32, NORMALISED, TWO, **twice, sync_batch_norm=True))
-    if backend_named(backend).statistics_per_device:  # elsewhere that is the same
+    if backend_named(backend).statistics_per_device:  # both are equal otherwise
         cases.append(training_case(backend, Dtype.FLOAT32, NORMALISED, TWO, **twice))
     errors = verifier.errors_of(cases)
     assert len(errors) == len(cases)
@@ -519,7 +522,7 @@ class ConvnetCounted(ConvnetTrain):
 
 @pytest.fixture
 def of_jax(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where `ConvnetCounted` leaves its notes."""
+    """The file for the notes of `ConvnetCounted`."""
     pytest.importorskip("jax")
     (tmp_path / "convnet_counted.py").write_text(COUNTED)
     monkeypatch.setenv("ACCELBENCH_WORKLOADS", str(tmp_path))
@@ -542,7 +545,7 @@ def on_four(strategy: Strategy, **params: Scalar) -> Case:
 def test_every_strategy_of_jax_is_verified_on_four_devices_and_divides_the_state(
     fresh_verifier: Verifier, of_jax: Path
 ) -> None:
-    """One process drives them all; where the host has fewer cores they take turns."""
+    """One process drives all devices; on hosts with fewer cores they take turns."""
     strategies = STRATEGIES["jax"]
     assert set(strategies) == {Strategy.DATA_PARALLEL, Strategy.FULLY_SHARDED, Strategy.TENSOR_PARALLEL}
     cases = [on_four(strategy) for strategy in strategies]

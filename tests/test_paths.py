@@ -61,7 +61,7 @@ def test_every_path_gives_a_result_or_an_error(
 
 
 LONG = "x" * 300
-NAMING = {  # what is typed, the variables, and the exit code
+NAMING = {  # arguments, variables, and exit code
     "report -o": ("report {run} --format csv -o {long}", {}, 6),
     "export -o": ("export {run} --to junit -o {long}", {}, 6),
     "export --share -o": ("export {run} --share -o {long}", {}, 6),

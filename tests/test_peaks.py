@@ -49,7 +49,7 @@ def test_peaks_are_found_by_the_device_names_of_frameworks(name: str, device: st
     [
         *("", "NVIDIA", "NVIDIA H100", "NVIDIA H100 NVL MIG 1g.12gb", "NVIDIA H100 96GB HBM3"),
         *("NVIDIA A100-SXM4-80GB MIG 3g.40gb", "NVIDIA GeForce RTX 4090 Laptop GPU", "AMD EPYC 9654", "TPU"),
-        *("AMD Instinct MI250X", "TPU7x"),  # frameworks show their halves
+        *("AMD Instinct MI250X", "TPU7x"),  # frameworks show the two dies of a card separately
     ],
 )
 def test_a_name_outside_the_table_is_unknown(name: str) -> None:
@@ -79,7 +79,7 @@ def test_the_float32_limit_is_a_third_of_the_tf32_peak() -> None:
 
 
 def test_only_blackwell_ultra_and_rubin_multiply_int8_slower_than_float16() -> None:
-    """Which has next to none of it; every other part doubles it, or has as much."""
+    """Blackwell Ultra has almost no int8 units; every other device doubles the rate, or has the same."""
     complete_rows = [row for row in table() if row["int8"] and row["float16"]]
     slower = {row["device"] for row in complete_rows if float(row["int8"]) < float(row["float16"])}
     assert slower == {"NVIDIA GB300 SXM", "NVIDIA B300 SXM", "NVIDIA Rubin SXM"}

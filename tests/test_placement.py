@@ -47,7 +47,7 @@ by_name = st.lists(st.integers(0, 99), min_size=2, max_size=8, unique=True).map(
         strategy=Strategy.COLLECTIVE,
     )
 )
-# As os.environ gives them: bytes that are no UTF-8 as lone surrogates.
+# Strings as os.environ has them: invalid UTF-8 bytes as lone surrogates.
 values = st.binary(max_size=20).map(lambda raw: raw.replace(b"\0", b"").decode(errors="surrogateescape"))
 variables = st.dictionaries(st.from_regex(r"[A-Za-z_][A-Za-z0-9_]*", fullmatch=True), values, max_size=3)
 
@@ -121,7 +121,7 @@ def test_a_case_sees_the_variables_of_its_environment(monkeypatch: pytest.Monkey
         records = [record for _, record in recording.measure_rounds([pool], [info], RunObserver())]
     times = {case.id: times_of(case, records) for case in cases}
     assert list(times.values()) == [{0.001}, {0.25}, {0.5}]
-    # One template of each environment; the plain one also answered the probe. Time is virtual: they stay.
+    # One template for each environment; the plain one also answered the probe. With virtual time they stay.
     assert started == {template_of(case): 1 for case in cases}
 
 

@@ -60,7 +60,7 @@ SESSIONS = [FakeSession, Overwriting, Exchanging]
 
 
 class Fakes(Fake):
-    """The fake backend, with a product that is wrapped."""
+    """The fake backend with a wrapped product."""
 
     def __init__(self, session: type[FakeSession], wrap: Wrap) -> None:
         self._session = session
@@ -111,7 +111,7 @@ def wrong_from_the_sixth_call(session: FakeSession, product: Product) -> Product
 
 
 def kept_by(key_of: Callable[[Any], Any]) -> Wrap:
-    """A program that returns its last output again if the key of its operands is the same."""
+    """A program that returns its last output again if the keys of its operands are equal."""
 
     def wrap(session: FakeSession, product: Product) -> Product:
         results: dict[Any, Any] = {}

@@ -36,12 +36,17 @@ def fault(measurement: Measurement, device: str = H100, **case: Any) -> str:
         ("gemm", {}, 0.99, True),
         ("gemm", {}, 1.01, False),
         ("attention", {}, 1.01, False),
-        ("conv2d", {}, 4.01, True),  # 4 is what Winograd's F(4×4, 3×3) saves, larger tiles and FFTs save more
+        (
+            "conv2d",
+            {},
+            4.01,
+            True,
+        ),  # Winograd's F(4×4, 3×3) saves a factor of 4; larger tiles and FFTs save more
         ("conv2d", {}, 9.01, False),
         ("conv2d", {"kernel": 1, "padding": 0}, 1.01, False),
         ("conv2d", {"kernel_h": 5, "kernel_w": 20, "height": 161, "width": 700}, 60.0, True),
         ("resnet50_train", {}, 4.01, False),
-        ("somebodys_fft", {}, 100.0, True),  # what it saves is not known
+        ("somebodys_fft", {}, 100.0, True),  # its savings are unknown
     ],
 )
 def test_flops_beyond_the_datasheet_and_fast_algorithms_are_implausible(
@@ -90,7 +95,9 @@ def test_a_dtype_without_a_peak_is_not_checked() -> None:
 def test_work_that_fits_a_cache_may_exceed_the_memory_bandwidth() -> None:
     step_s = 1e-6
     assert not fault(doing(step_s, flops=0, bytes=256 * 2**20))  # 268 TB/s
-    assert fault(doing(step_s, flops=0, bytes=256 * 2**20 + 3_400_000))  # the rest at 3.4 TB/s
+    assert fault(
+        doing(step_s, flops=0, bytes=256 * 2**20 + 3_400_000)
+    )  # the part above the cache at 3.4 TB/s
     assert not fault(doing(step_s, flops=0, bytes=256 * 2**20 + 3_300_000))
 
 
@@ -118,7 +125,7 @@ def test_blocks_that_do_not_wait_for_their_work_are_implausible() -> None:
 
 
 def test_an_interruption_among_even_blocks_is_a_note() -> None:
-    measurement = blocks(*[1e-3] * 299, 20e-3)  # the scheduler gave the core away once
+    measurement = blocks(*[1e-3] * 299, 20e-3)  # the scheduler preempted the process once
     assert not fault(measurement, device="Example CPU")
     assert [n.text for n in interruption_notes([measurement, blocks(*[1e-3] * 300)])] == [
         "a few blocks were interrupted for long, in 1 of 2 rounds"

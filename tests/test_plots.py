@@ -89,7 +89,7 @@ def test_a_backend_has_one_colour_in_every_plot() -> None:
     assert colour("mine") not in shades
     pictures = Svg().export(report_document(a_typical_run()))
     assert colour("torch").lower() in pictures["throughput.svg"].decode()
-    assert colour("jax").lower() in pictures["training.svg"].decode()  # where it is first
+    assert colour("jax").lower() in pictures["training.svg"].decode()  # in the first panel with it
 
 
 def sized(*sizes: int, **over: Any) -> list[Record]:
@@ -162,7 +162,7 @@ def test_disagreeing_processes_are_drawn_one_by_one() -> None:
     assert [mark.value for spread in spreads for mark in spread.marks] == [None]
     page = rendered(document, "html")
     assert "processes disagree: 1.00, 200, 210 ms" in page
-    assert page.count("<svg") == 3  # its backend, its ruler, its lanes
+    assert page.count("<svg") == 3  # the backend, the axis, the lanes
 
 
 def test_a_picture_has_one_kind_of_scale_and_titles_on_one_line() -> None:

@@ -52,7 +52,7 @@ def test_an_unnamed_cpu_has_the_price_of_the_cpu_of_the_machine() -> None:
         ("nvidia h100 pcie", 3.0),
         ("NVIDIA H100 NVL", 3.0),
         ("NVIDIA A100", 4.0),
-        ("NVIDIA A100 80GB", None),  # a name without a star is a whole one
+        ("NVIDIA A100 80GB", None),  # a name without a star must match completely
         ("Graphics [1234]", 5.0),
         ("Graphics 1", None),
         ("", None),

@@ -103,7 +103,7 @@ def test_each_stage_of_a_torch_pipeline_has_its_computing_time(tmp_path: Path) -
 def test_tensorflow_profiler(tmp_path: Path) -> None:
     table = trained(tmp_path, "tensorflow")
     assert has_calls(table, "Conv2DBackpropFilter", 2)
-    # Of four weights and four biases. On a busy machine the count was seen to differ from 8 without a note,
+    # Four weights and four biases. On a busy machine the count differed from 8 without a note,
     # for a reason not known yet (docs/profiling.md); has_calls prints what it sees.
     assert any(has_calls(table, "ResourceApplyMomentum", updates) for updates in range(4, 9))
     assert table["memory_peak_bytes"] > 0
@@ -137,7 +137,7 @@ def test_openvino_s_counters(tmp_path: Path) -> None:
     assert {"convolution", "matrix product"} <= set(table["kinds"])
     assert not any("lost events" in note for note in table["notes"])
     output = accelbench("profile", cwd=tmp_path).stdout
-    assert "of the time\n" in output  # and no number of gaps
+    assert "of the time\n" in output  # without a number of gaps
     assert "LONGEST KERNEL" in output
 
 
@@ -157,7 +157,7 @@ def test_a_profile_has_limited_events_or_one_step(
     assert limit_events(events, *requested) == limit
 
 
-STEPS_OF = 60  # small operators, none of which is fused with the next
+STEPS_OF = 60  # small operators that are not fused with the next one
 
 
 def compiled(backend: str, step: Callable[[Any], Any]) -> Callable[[Any], Any]:

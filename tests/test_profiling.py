@@ -30,7 +30,7 @@ ONCE = ("run", "-b", "fake", "-d", "cpu", "--quick", "--rounds", "1")
 FAKE = (*ONCE, "--profile")
 
 
-UNEVEN = ("-w", "uneven", "-p", "n=32")  # the fake backend computes it: a small product is as good
+UNEVEN = ("-w", "uneven", "-p", "n=32")  # a small product suffices: the fake backend computes it
 
 
 def tables(cwd: Path, *arguments: str) -> list[dict[str, Any]]:
@@ -213,7 +213,7 @@ def test_a_profile_of_a_newer_version_is_unreadable(tmp_path: Path) -> None:
         (0.05, 1, (1, 10)),
         (2.0, 1, (1, 5)),  # at least five steps
         (0.1, 1, (1, 5)),  # half a second
-        (1e-3, 4, (4, 125)),  # in blocks like those timed
+        (1e-3, 4, (4, 125)),  # in blocks of the timed size
         (1e-6, 1024, (1000, 1)),  # at most a thousand
     ],
 )
@@ -225,7 +225,7 @@ def test_half_a_second_of_steps_is_profiled(
 
 
 class FakePool:
-    """Answers a profile job, and the job of reading a trace elsewhere, as told."""
+    """Answers a profile job, and the job of reading a trace in another worker, with the given answers."""
 
     def __init__(self, reply: Any, later_answer: Answer) -> None:
         self.stages_s: dict[str, float] = {}

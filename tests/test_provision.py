@@ -33,7 +33,7 @@ exec "{python}" "$@"
 
 @pytest.fixture(scope="module")
 def copying(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The running Python, whose virtual environments are copies of one: making each takes four seconds."""
+    """A Python whose virtual environments are copies of one, since creating each takes four seconds."""
     folder = tmp_path_factory.mktemp("copying")
     subprocess.run([sys.executable, "-I", "-m", "venv", folder / "made"], check=True)
     program = folder / "python"
@@ -43,7 +43,7 @@ def copying(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 class Home:
-    """A folder with wheels, among them a NumPy of a kind, and with environments made from `base`."""
+    """A folder with wheels, including a stand-in for NumPy, and with environments built from `base`."""
 
     def __init__(self, path: Path, base: str = sys.executable) -> None:
         self.path = path
@@ -297,7 +297,7 @@ def test_a_label_changes_every_pin_of_a_backend(monkeypatch: pytest.MonkeyPatch)
         ("onnxruntime", (), "cpu"),
         ("torch", ("torch==2.12.1+cu128",), ""),
         ("torch", ("torch @ https://example.com/torch-2.14-py3-none-any.whl",), ""),
-        ("torch_xla", (), ""),  # its pins go together
+        ("torch_xla", (), ""),  # its pins belong together
         ("jax", (), ""),
     ],
 )

@@ -19,8 +19,8 @@ COMMANDS = [
     for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
     for line in block.splitlines()
 ]
-OWN = {"my_model.py", "bench.py:loop"}  # files of the reader's
-STORED = {"report", "hardware", "doctor"}  # answered by a stored run, or by nothing at all
+OWN = {"my_model.py", "bench.py:loop"}  # files of the reader
+STORED = {"report", "hardware", "doctor"}  # answered by a stored run, or without a run
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/questions.md"])

@@ -263,7 +263,7 @@ def test_leads_of_fifteen_per_cent_are_significant_with_adaptive_rounds() -> Non
 
 
 def test_rounds_disturbed_for_one_case_do_not_make_the_other_the_leader() -> None:
-    torch = a_contender("torch", (1.0, 0.0, 0.0))  # the first round was slow for every case in it
+    torch = a_contender("torch", (1.0, 0.0, 0.0))  # the first round was slow for every case of the work
     jax = Contender(a_case(target="jax"), {number: TimedProcess(0.1, NO_DOUBT) for number in (1, 2)})
     assert jax.mean_log < torch.mean_log
     (verdict,) = judge_works([[torch, jax]], FIXED)

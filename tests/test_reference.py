@@ -169,7 +169,9 @@ def test_rounding_by_bits_equals_rounding_by_spacing(grid: Floating, values: Any
 def test_stochastic_rounding_gives_a_neighbour(grid: Floating, values: Any, seed: int) -> None:
     once = rounded(grid, values, seed=seed)
     assert np.all(np.abs(once - values) < grid.spacing(values))
-    np.testing.assert_array_equal(rounded(grid, once, seed=seed + 1), once)  # what is representable stays
+    np.testing.assert_array_equal(
+        rounded(grid, once, seed=seed + 1), once
+    )  # representable values do not change
 
 
 def test_stochastic_rounding_is_right_on_average() -> None:
@@ -196,7 +198,7 @@ def test_mixed_precision_rounds_operands_and_not_the_parameter() -> None:
 
 @pytest.mark.real
 def test_accumulation_errs_as_a_sum_in_turn_does() -> None:
-    """float32 sums of 4,096 terms, taken one after the other, against the error that is drawn."""
+    """Sequential float32 sums of 4,096 terms, compared with the error that is drawn."""
     a, b = np.random.default_rng(3).standard_normal((2, 2000, 4096))
     terms = (a * b).astype(np.float32)
     summed = np.cumsum(terms, axis=1, dtype=np.float32)[:, -1].astype(float)
@@ -258,6 +260,6 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="mallopt is glibc's")
 def test_pages_of_temporary_arrays_are_cleared_once() -> None:
-    """Of 8192 pages each, or of larger ones."""
+    """Allocate 8192 pages each, or larger pages."""
     process = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, check=True)
     assert int(process.stdout) < 2 * 8192

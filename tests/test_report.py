@@ -370,7 +370,7 @@ def test_reasons_without_a_speed_are_never_merged() -> None:
 
 
 def test_reasons_of_empty_cells_are_not_footnotes() -> None:
-    assert tuple(foot(report_document(a_run()))) == ()  # though energy, p99 and device memory are empty
+    assert tuple(foot(report_document(a_run()))) == ()  # although energy, p99 and device memory are empty
 
 
 def test_an_omitted_case_is_a_row_if_its_target_has_other_cases() -> None:

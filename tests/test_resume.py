@@ -78,7 +78,7 @@ def test_a_budget_is_spent_once() -> None:
     script: Script = [(wild, [1.0, 1.5, 0.7] * 30)]
     full = measure(budget_policy(200.0), script)
     resumed = measure(budget_policy(200.0), script, full[:8])
-    assert len(full) - 8 <= len(resumed) <= len(full) - 7  # what importing took before is not stored
+    assert len(full) - 8 <= len(resumed) <= len(full) - 7  # the time of imports is not stored
 
 
 @pytest.fixture(scope="module")

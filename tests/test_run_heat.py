@@ -42,7 +42,7 @@ class Machine:
     now: float = 0.0
     living: set[str] = field(default_factory=set)
     awake: set[str] = field(default_factory=set)
-    entered: list[tuple[str, set[str]]] = field(default_factory=list)  # with those that lived already
+    entered: list[tuple[str, set[str]]] = field(default_factory=list)  # with the processes alive at that time
     turns: list[str] = field(default_factory=list)
     timeouts: list[float] = field(default_factory=list)
 
@@ -92,7 +92,7 @@ class Job(RunningJob):
 
 
 class Watch(CycleWatch):
-    """Cycles of which the first `disturbed` ones are."""
+    """Cycles, the first `disturbed` of which are disturbed."""
 
     def __init__(self, disturbed: int) -> None:
         self._disturbed = disturbed
@@ -348,7 +348,7 @@ def test_a_record_notes_that_its_case_cannot_take_turns() -> None:
     recorder = notebook(Heat(calm()), solitary="b")
     assert recorder.notes == {"a": [], "b": [NoteKind.MEASURED_ALONE], "c": []}
     assert recorder.alone == ["b"]
-    assert notebook(Heat({"a": answers_turns}), solitary="a").notes == {"a": []}  # it has no others
+    assert notebook(Heat({"a": answers_turns}), solitary="a").notes == {"a": []}  # there are no other cases
     assert notebook(Heat(calm()), solitary="abc", backend="fake").notes == {"a": [], "b": [], "c": []}
 
 

@@ -49,7 +49,7 @@ def test_all_but_the_newest_are_pruned(tmp_path: Path) -> None:
 def test_a_run_being_measured_is_not_removed(tmp_path: Path) -> None:
     store_runs(tmp_path, 3)
     folder = tmp_path / "results/runs"
-    again = runs.create_in(folder / "run1/runs/again", a_run_info(id="again"))  # a check's second test
+    again = runs.create_in(folder / "run1/runs/again", a_run_info(id="again"))  # the second test of a check
     with closing(runs.RunWriter(folder / "run0")), closing(again):
         for name in ("run0", "run1"):
             process = accelbench("runs", "rm", name, cwd=tmp_path, code=6)
@@ -86,7 +86,7 @@ def test_runs_are_listed_by_tag_suite_date_and_number(tmp_path: Path) -> None:
         runs.store_run(
             results, a_run([a_record(case=case)], id=f"run{number}", plan=(case,), started=began, tags=tags)
         )
-    (results / "runs/run1/records.jsonl").unlink()  # what is listed is the head's
+    (results / "runs/run1/records.jsonl").unlink()  # the list shows the head
     assert listed_names(tmp_path) == ["run0", "run1", "run2"]
     assert listed_names(tmp_path, "--limit", "2") == ["run1", "run2"]
     assert listed_names(tmp_path, "--tag", "branch=main") == ["run0", "run1"]
@@ -137,6 +137,6 @@ def test_an_unreadable_head_is_listed_as_unreadable(
         with pytest.raises(UnreadableInput):
             reader(folder)
     if not resealed:
-        head.write_bytes(changed[: changed.rindex(b',"crc32"')] + b"}\n")  # as if there had been no checksum
+        head.write_bytes(changed[: changed.rindex(b',"crc32"')] + b"}\n")  # ignoring the checksum
         with pytest.raises(UnreadableInput):
             runs.read_listed(folder)

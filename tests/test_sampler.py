@@ -339,7 +339,7 @@ def test_sources_without_values_are_not_read(tmp_path: Path) -> None:
 DAWDLING = ("run", "-b", "fake", "-d", "cpu", "-w", "dawdling", "--quick", "--rounds")
 
 
-@pytest.mark.real  # waits until a limit is over
+@pytest.mark.real  # waits for a time-out
 def test_a_run_stores_the_telemetry_of_its_timed_blocks(tmp_path: Path) -> None:
     accelbench(*DAWDLING, "1", cwd=tmp_path)
     (records_file,) = (tmp_path / "results").rglob("records.jsonl")

@@ -119,7 +119,7 @@ class Blind:
 
 
 class Scripted:
-    """A pool whose cases take the seconds they are given, in virtual time; a failure where there is None."""
+    """A pool whose cases take the given seconds of virtual time; None is a failure."""
 
     def __init__(self, script: Script) -> None:
         self._script = {case.id: iter(values) for case, values in script}
@@ -179,7 +179,7 @@ def test_every_case_has_the_rounds_of_the_policy_until_it_fails() -> None:
 
 
 class TooLong(Scripted):
-    """Its measurements are longer than a record can be."""
+    """A case whose measurements exceed the limit of a record."""
 
     def run_case(self, case: Case, job: Any, *, after_hang: bool = False) -> tuple[Answer, str]:
         outcome = dataclasses.asdict(a_measurement(timer="x" * codec.LIMIT))
@@ -215,7 +215,7 @@ def test_a_budget_goes_to_the_widest_cases_until_it_is_used_up() -> None:
     record_counts = counts(records)
     assert record_counts[0] == 3
     assert record_counts[2] > record_counts[1] >= 3
-    assert 200.0 - 11.0 < pool.now_s <= 200.0  # what is left is too short for another case
+    assert 200.0 - 11.0 < pool.now_s <= 200.0  # the remaining time is too short for another case
     found_rows = rows(a_run(records, plan=tuple(case for case, _ in script), policy=budget_policy(200.0)))
     assert NoteKind.MISSING_ROUNDS not in {note.kind for row in found_rows for note in row.notes}
 
@@ -264,7 +264,7 @@ def test_undecided_works_get_more_rounds_up_to_the_preset_maximum() -> None:
         *a_work(4, torch=[1.0, 5.0, 1.0]),
     ]
     records, _ = run(QUICK, script)
-    assert counts(records) == [8, 8, 3, 3, 3, 3, 3]  # undecided, won, as fast as each other, alone
+    assert counts(records) == [8, 8, 3, 3, 3, 3, 3]  # undecided, won, tied, alone
 
 
 def test_only_candidates_for_the_fastest_get_further_rounds() -> None:
@@ -294,7 +294,7 @@ def test_a_budget_measures_whole_works_only() -> None:
     costs = [CaseWidth(case=case, width=1.0, cost_s=10.0) for case in (*first, *two)]
     assert within_budget([first, two], costs, 39.0) == first
     assert within_budget([first, two], costs, 40.0) == [*first, *two]
-    assert within_budget([first, two], costs[1:], 100.0) == two  # of the first, a case has failed
+    assert within_budget([first, two], costs[1:], 100.0) == two  # a case of the first work has failed
 
 
 def test_the_work_that_needs_fewer_rounds_comes_first() -> None:

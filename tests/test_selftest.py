@@ -46,7 +46,7 @@ class Time:
 
     def __init__(self, tick_s: float = 5e-8, cycle_s: float = 1e-9, drift: float = 0.0) -> None:
         self.now_s, self.tick_s, self.cycle_s, self.drift = 0.0, tick_s, cycle_s, drift
-        self.free_s = 0.0  # when the device will be done
+        self.free_s = 0.0  # when the device will be idle
 
     def __call__(self) -> float:
         self.now_s += self.tick_s
@@ -75,7 +75,7 @@ class Timer:
         return self._clock.now_s
 
     def no_op(self) -> None:
-        """Nothing."""
+        pass
 
     def blocks(self, step: Callable[[], Any], iterations: int, count: int) -> list[float]:
         return [self._block(step, iterations) for _ in range(count)]
@@ -160,12 +160,12 @@ def test_cuda_spins_with_the_sleep_kernel_of_torch(monkeypatch: pytest.MonkeyPat
 
 
 def pipeline(scale: float = 1.0, noise: Callable[[list[float]], list[float]] = list) -> selftest.Ask:
-    """A worker that measures on virtual time, off by the factor `scale`; `noise` changes the blocks of
-    each answer.
-    """
+    """A worker that measures on virtual time, off by the factor `scale`; `noise` changes the blocks."""
 
     def ask(job: dict[str, Any]) -> Answer:
-        clock = Time(tick_s=max(job["shape"]["seconds"] / 1000, 2e-7))  # shorter ones take seconds to count
+        clock = Time(
+            tick_s=max(job["shape"]["seconds"] / 1000, 2e-7)
+        )  # shorter ones would take seconds of real time
         samples, true_s, drift = measure_on_host(Shape(**job["shape"]), QUICK, Timer(clock, scale), clock)
         blocks = noise(list(samples.block_s))
         return Answer(

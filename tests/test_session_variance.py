@@ -81,7 +81,7 @@ def test_equally_varying_cases_share_the_pooled_variance() -> None:
     common = CommonVariance(4e-4, 120.0)
     assert common.posterior(1e-4, 4) == (4e-4, 120.0)
     assert common.posterior(6e-4, 4) == (4e-4, 120.0)
-    assert common.posterior(1e-3, 4)[0] == pytest.approx(6e-4)  # as chance may have it
+    assert common.posterior(1e-3, 4)[0] == pytest.approx(6e-4)  # within chance
     assert common.posterior(2e-3, 4) == (2e-3, 120.0)  # beyond chance
     assert HeavyTails(4e-4).posterior(1e-4, 9) == (4e-4, 4)
     assert HeavyTails(4e-4).posterior(8e-4, 9) == (8e-4, 4)
@@ -230,7 +230,7 @@ def test_a_slowdown_against_sessions_with_heavy_tails_is_provisional() -> None:
     assert not any(finding.heavy_tails for finding in separate.findings)
 
 
-# How often a check is right: reduced from studies/sessions.py
+# Error rates of checks: reduced from studies/sessions.py
 
 
 @pytest.mark.real

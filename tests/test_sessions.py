@@ -110,7 +110,7 @@ def test_nothing_to_deviate_from_is_an_error(sessions: list[list[list[float]]]) 
 
 @given(st.lists(st.tuples(st.floats(-5, 5), st.floats(-5, 5)), min_size=2, max_size=10))
 def test_the_paired_test_equals_that_of_scipy(pairs: list[tuple[float, float]]) -> None:
-    assume(np.std([b - a for a, b in pairs], ddof=1) > 1e-3)  # SciPy has no floor
+    assume(np.std([b - a for a, b in pairs], ddof=1) > 1e-3)  # SciPy has no lower limit
     before, after = zip(*pairs, strict=True)
     difference, expected = paired(pairs), oracle.ttest_rel(after, before)
     assert difference.p_either() == pytest.approx(expected.pvalue, abs=1e-12)

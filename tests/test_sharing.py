@@ -102,7 +102,7 @@ SECRETS = {
     "GitLab": "glpat-" + "x1" * 10,
     "Hugging Face": "hf_" + "Ab3" * 11,
 }
-LEAKS = {  # a text as a framework or a user's code may raise it → what must not be left of it
+LEAKS = {  # text raised by a framework or by user code → pattern that must not remain
     **{name: (f"rejected {token} at login", token) for name, token in SECRETS.items()},
     "a token as an option": ("exit 1: tool --token hunter2 --batch 3", "hunter2"),
     "a password as an option": ("mount --db-password batch", "password batch"),

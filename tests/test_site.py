@@ -21,7 +21,7 @@ HOSTILE = '"><script>alert(1)</script>../../x'
 
 
 def a_series(steps: int = 12, change_at: int = 6, case: str = "gemm") -> list[Run]:
-    """Runs of a case day by day, twice as slow from one of them on."""
+    """Daily runs of a case, twice as slow from one of them on."""
     runs = []
     for day in range(1, steps + 1):
         pace = 0.001 * (1 + 0.001 * (day % 3)) * (2 if day > change_at else 1)
@@ -38,7 +38,7 @@ def site_of(runs: list[Run]) -> dict[str, bytes]:
 
 
 def links_of(name: str, content: bytes) -> set[str]:
-    """The files of the site that a page leads to or loads."""
+    """Files of the site that a page links to or loads."""
     links = re.findall(r'(?:href|src)="([^"#]+)"', content.decode())
     folder = Path(name).parent
     return {

@@ -94,7 +94,7 @@ def test_disturbances_are_warned_about_once_without_waiting(
 @pytest.mark.parametrize(
     ("since", "now", "count"),
     [
-        (QUIET, BUSY, 0),  # while frameworks were imported nobody else computed: nobody is looked at again
+        (QUIET, BUSY, 0),  # nobody else computed during the imports: no further look
         (BUSY, QUIET, 0),  # they have ended
         (BUSY, BUSY, 1),
         (STOLEN, STOLEN, 1),

@@ -140,7 +140,7 @@ def test_a_record_is_one_write_of_one_whole_line(tmp_path: Path) -> None:
 
     with runs.RunWriter(a_stored_run(tmp_path), write) as writer:
         writer.append(a_record(a_failure(log="two\nlines\u2028three")))
-        (line,) = lines_written  # already, so that a killed run keeps it
+        (line,) = lines_written  # already written, so that a killed run has it
     assert line.count(b"\n") == 1
     assert line.endswith(b"}\n")
 
@@ -484,7 +484,7 @@ def test_an_integer_beyond_the_largest_is_refused_at_any_depth(value: int, befor
 @pytest.mark.parametrize("line", HOSTILE.values(), ids=HOSTILE.keys())
 def test_a_hostile_line_is_refused_without_affecting_others(tmp_path: Path, line: bytes) -> None:
     with pytest.raises(UnreadableInput):
-        codec.decode(line)  # whatever its checksum
+        codec.decode(line)  # with any checksum
     line = seal_text(line) if line.startswith(b"{") and line.endswith(b"}") else line
     first, last = some_records(2)
     path = a_stored_run(tmp_path, first) / "records.jsonl"
@@ -594,7 +594,7 @@ def test_a_run_is_found_by_id_prefix_or_age(tmp_path: Path) -> None:
 
 @pytest.fixture
 def copied(tmp_path: Path) -> tuple[Path, str, str]:
-    """A store with two runs, the older one also under two other names, one of them later; the runs' names."""
+    """A store with two runs, the older one also under two other names, one of them later; and the names."""
     old, new, later = (naming.IdSource()(age) for age in (1e9, 2e9, 3e9))
     for name in (old, new):
         a_stored_run(tmp_path, *some_records(1), name=name)

@@ -93,13 +93,13 @@ def test_w5_a_process_that_no_signal_ends_is_waited_for_within_bounds(
     assert answer.message == f"no answer after 0 s, and no signal ends its process {endless.job}"
     assert [number for group, number in endless.signals if group == endless.job] == [
         signal.SIGTERM,
-        signal.SIGCONT,  # in case it was stopped
+        signal.SIGCONT,  # for the case that it was stopped
         signal.SIGKILL,
     ]
     assert (endless.pid, signal.SIGKILL) in endless.signals
     assert endless.waited_s <= 3 * GRACE_S
     assert not worker.alive
-    worker.close()  # a second time, for nothing
+    worker.close()  # a second time, without effect
     assert endless.waited_s <= 3 * GRACE_S
 
 

@@ -47,7 +47,7 @@ SIX = {"gemm", "conv2d", "attention", "lstm", "convnet_infer", "convnet_train"}
 
 
 def test_full_covers_every_workload_dtype_and_mode() -> None:
-    """On a CPU in turn, on an accelerator combined."""
+    """The axes in turn on a CPU, combined on an accelerator."""
     loaded = suite.load_suite("full")
     every = [case for case in loaded.cases if case.dtype or case.mode]
     backends = [backend_class(name) for name in registry.entry_names("benchbench.backends")]
@@ -80,7 +80,7 @@ def test_a_phase_selects_its_workloads_and_an_absent_one_is_refused() -> None:
 
 
 def minutes(loaded: suite.Suite, policy: Policy) -> float:
-    """On a CPU and four backends, by the estimate."""
+    """Minutes on a CPU with four backends, by the estimate."""
     probes = [a_probe(name) for name in ("torch", "tensorflow", "jax", "onnxruntime")]
     cases = plan(select([loaded], Selection()), Selection(), probes).cases
     return run_estimate(cases, policy, device_classes(probes)).total / 60
@@ -117,7 +117,7 @@ def test_a_list_of_suites_has_cases_and_times_from_earlier_runs(tmp_path: Path) 
     cases = plan(select([loaded], Selection()), Selection(), probes).cases
     records = [a_record(case=case, stages_s={"wall": 600.0}, framework_version="1") for case in cases]
     runs.store_run(tmp_path, a_run(records, machine=machine(), probes=probes, policy=POLICIES["rigorous"]))
-    assert conv(tmp_path) == before  # those were measured longer
+    assert conv(tmp_path) == before  # those were measured with another policy
     runs.store_run(
         tmp_path, a_run(records, machine=machine(), probes=probes, policy=policy, id="20260102-030406-abcd")
     )

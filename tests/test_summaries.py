@@ -34,7 +34,7 @@ RUNS = 8
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of the test's own."""
+    """A separate cache for the test."""
     monkeypatch.setenv("ACCELBENCH_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
@@ -53,7 +53,7 @@ def all_kinds() -> list[Run]:
     half = Partner(label="A", run="R1", cases={})
     return [
         run,
-        a_run(some_rounds(0.001, 0.1), id="R2", started="2026-01-02T00:00:00+00:00"),  # they disagree
+        a_run(some_rounds(0.001, 0.1), id="R2", started="2026-01-02T00:00:00+00:00"),  # disagreeing processes
         a_run(id="R3", started="2026-01-03T00:00:00+00:00", partner=half),
         a_run(id="R4", started="2026-01-04T00:00:00+00:00", machine=a_machine(cores=4), tags={"commit": "é"}),
         a_run(some_rounds(0.002, steady=False), id="R5", started="2026-01-05T00:00:00+00:00"),
@@ -84,7 +84,7 @@ def test_cached_summaries_equal_those_of_the_files(tmp_path: Path) -> None:
     root = store(tmp_path / "results", all_kinds())
     direct = [summarise(runs.read_run(root / runs.RUNS / f"R{number}")) for number in range(1, 7)]
     assert read_all_summaries(root) == direct
-    spoil(root, same_time=True)  # so that nothing but the cache can tell
+    spoil(root, same_time=True)  # so that only the cache has the data
     assert read_all_summaries(root) == direct
 
 
@@ -254,7 +254,7 @@ def history_of(folder: Path) -> None:
 def test_s13_a_cached_history_does_not_depend_on_the_records(tmp_path: Path) -> None:
     few, more = (a_store(tmp_path / str(size), 3, rounds=size) for size in (FEW_READ, MORE_READ))
     read_all_summaries(more)
-    assert steepness(history_of, few, more) < 1.5  # a value of each process; each record would be 4
+    assert steepness(history_of, few, more) < 1.5  # one value per process; one per record would give 4
 
 
 def test_s13_a_history_with_different_hardware_in_each_run_is_linear() -> None:

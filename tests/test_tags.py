@@ -64,7 +64,7 @@ def test_there_is_no_commit_outside_a_checkout_or_before_the_first(
     assert (current_commit(), commit_tag()) == ("", {})
     with monkeypatch.context() as without:
         without.setenv("PATH", str(tmp_path))
-        assert commit_tag() == {}  # where there is no checkout nobody misses git
+        assert commit_tag() == {}  # without a checkout, git is not needed
     git(tmp_path, "init", "--quiet")
     assert (current_commit(), commit_tag()) == ("", {})
 

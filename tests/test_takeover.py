@@ -22,7 +22,7 @@ from benchbench.launch import joining, launched, private_folder
 from benchbench.model.run import Settings
 from benchbench.wire import MAX_MESSAGE_BYTES
 
-STRANGER, VICTIM = 64_123, 64_124  # ids of users that need not exist
+STRANGER, VICTIM = 64_123, 64_124  # user ids without accounts
 PARENT = 7  # the launcher's process
 VARIABLES = {"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALNRANKS": "2"}
 SECRET = "0123456789abcdef"
@@ -42,7 +42,7 @@ def shared() -> Iterator[Path]:
 
 
 def as_user(user: int, act: Callable[[], Any]) -> int:
-    """The id of a process of that user that acts; it ends with code 0 when it is done."""
+    """The id of a process of that user that runs `act` and ends with code 0."""
     pid = os.fork()
     if pid == 0:
         _act_as(user, act)
@@ -140,7 +140,7 @@ def follow_one_who(
 ) -> tuple[bool, str]:
     """Whether the rank of the victim ran a program of that user, and its message."""
     monkeypatch.setattr(tempfile, "tempdir", str(shared))
-    "host".encode("idna")  # loaded here, as `fake` is: the victim may not read what is installed for root
+    "host".encode("idna")  # import it here: the victim may not read packages installed for root
     ran, program, error_file = shared / "ran", shared / "program", shared / "said"
 
     def attack() -> None:

@@ -51,13 +51,13 @@ def test_rounds_beyond_the_planned_ones_have_no_length() -> None:
     assert time_left_of_two.is_further
 
 
-Speed = Callable[[float], float]  # share of a quiet run's work that is done → how many times slower all is
+Speed = Callable[[float], float]  # share of completed work → slowdown at that time
 
 
 def simulated(seed: int, slower: Speed) -> dict[float, float]:
-    """Share of a run that is over → the length it was expected to have then, over the one it had.
+    """Share of elapsed time → expected length at that time divided by the true length.
 
-    Estimates of works are off by a third, those of cases and of preparing by a fourth.
+    Estimates of works are off by a third, those of cases and of preparation by a fourth.
     """
     source, now, done = random.Random(seed), 0.0, 0.0
     works = {m: source.lognormvariate(0, 0.3) for m in range(1, 9)}
@@ -79,7 +79,7 @@ def simulated(seed: int, slower: Speed) -> dict[float, float]:
             done += seconds / 20
             estimates_seen.append((now, estimate.remaining_s))
 
-    work(0.3 * preparing_s)  # the least computation is timed before all is prepared
+    work(0.3 * preparing_s)  # the smallest work is timed before all is prepared
     for number in range(ROUNDS):
         for m in source.sample(list(works), len(works)):
             for case in (case for case in cases if case.params["m"] == m):
@@ -132,7 +132,7 @@ def test_slow_preparation_raises_the_estimate() -> None:
 
 @pytest.mark.parametrize("name", ["2026-11-21-cpu-quick", "2026-11-25-cpu-quick"])
 def test_the_estimate_fits_recorded_runs(name: str) -> None:
-    """Within a third: how many works stay undecided, and get further rounds, is known at the end only."""
+    """Within a third: the number of undecided works, which get further rounds, is known only at the end."""
     run, now = read_run(REFERENCE / name), 0.0
     estimate = time_left([run.info], clock=lambda: now)
     records = sorted(run.records, key=lambda record: record.started)

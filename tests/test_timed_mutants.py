@@ -216,7 +216,7 @@ def test_a_training_step_that_does_less_is_detected(framework: str, mode: str, m
         measure(honest(framework, mode, TRAINING), TRAININGS[mutant])
 
 
-# Inference and products. A mutant changes the output on the host, as NumPy has it, and puts it back.
+# Inference and products. A mutant changes the output on the host as a NumPy array, and puts it back.
 
 
 def changed(change: Callable[[Any], Any]) -> Callable[[Honest], Step]:
@@ -277,14 +277,17 @@ def kept_by_identity(right: Honest) -> Step:
     def step(*arguments: Any) -> Any:
         name = tuple(map(id, arguments))
         if name not in results:
-            results[name] = right.runner.compiled(*arguments), arguments  # alive, so that no other has its id
+            results[name] = (
+                right.runner.compiled(*arguments),
+                arguments,
+            )  # keep it alive, so that no other object has its id
         return results[name][0]
 
     return step
 
 
 class Lazy:
-    """A tensor that is computed whenever it is read."""
+    """A tensor that is computed only when it is read."""
 
     def __init__(self, compute: Callable[[], Any]) -> None:
         self._compute = compute
@@ -419,7 +422,7 @@ def test_interpreted_steps_are_not_ranked(
     if framework == "torch":
         import torch
 
-        torch.compiler.reset()  # or what another test compiled of the same code would serve
+        torch.compiler.reset()  # or a program compiled by another test would be used
     assert not notes()
     try:
         hinder(monkeypatch)

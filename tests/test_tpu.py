@@ -27,7 +27,7 @@ pytestmark = [
     pytest.mark.real,
     pytest.mark.skipif("TPU_LIBRARY_PATH" not in os.environ, reason="TPU_LIBRARY_PATH names no libtpu"),
 ]
-HOST = {  # what libtpu would ask the metadata server of Google's cloud for
+HOST = {  # variables that libtpu would request from the metadata server of Google's cloud
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_ACCELERATOR_TYPE": "v5litepod-4",
     "TPU_WORKER_HOSTNAMES": "localhost",
@@ -69,7 +69,7 @@ def tpu() -> Any:
 
 
 def compiled(tpu: Any, workload: Workload, dtype: Dtype) -> Any:
-    """Its step on that device, with its state's memory given to the new state."""
+    """The step compiled for that device, with the memory of the state reused."""
     import jax
     import numpy as np
 
@@ -93,7 +93,7 @@ def test_a_step_compiles_for_a_tpu(name: str, dtype: Dtype, tpu: Any) -> None:
 
 
 def test_float32_is_multiplied_in_float32_and_not_as_a_tpu_does_by_itself(tpu: Any) -> None:
-    """By itself it rounds operands to bfloat16."""
+    """By default a TPU rounds operands to bfloat16."""
     work = tiny("gemm")
     assert "operand_precision={highest,highest}" in compiled(tpu, work, Dtype.FLOAT32).as_text()
     assert "highest" not in compiled(tpu, work, Dtype.BFLOAT16).as_text()

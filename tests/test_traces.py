@@ -93,7 +93,7 @@ def node(name: str, operator: str, start: int, length: int) -> dict[str, Any]:
     return ort(f"{name}_kernel_time", start, length, "Node", **fields)
 
 
-# As version 1.31 wrote it of three runs of a convolution and a product, the first of them to get going.
+# Events of version 1.31: three runs of a convolution and a product, the first for warm-up.
 ONNX_RUNTIME = [
     ort("model_loading_uri", 11, 6253),
     ort("session_initialization", 6346, 3238),
@@ -140,7 +140,7 @@ def counters(conv_s: float, product_s: float) -> list[openvino.Counter]:
 
 
 def test_openvino_operators_are_counter_means_of_the_recorded_steps() -> None:
-    """Three steps before the two recorded; the first convolution's took 30 µs each, then 10 µs."""
+    """Three steps before the two recorded ones; the first convolution took 30 µs each, then 10 µs."""
     recording = replace(RECORDING, step_s=(20e-6, 24e-6))
     before, after = counters(30e-6, 4e-6), counters(22e-6, 4e-6)
     profile = openvino.parse_profile(before, after, 3, recording)
@@ -243,7 +243,7 @@ def test_a_trace_without_the_steps_is_refused() -> None:
 
 
 def e(name: str, start: float, length: float = 0.0, **stats: Any) -> Event:
-    """In milliseconds from the first step on."""
+    """An event of XLA's trace, in milliseconds from the first step on."""
     return Event(name, 5e6 + 1e6 * start, 5e6 + 1e6 * (start + length), stats)
 
 
@@ -275,7 +275,7 @@ def test_numbered_xla_instructions_are_one_operator() -> None:
 
 
 def test_xla_communication_lasts_while_any_device_is_in_a_collective() -> None:
-    """Each device has a thread: as JAX 0.10 names what a program calls, and what XLA inserts."""
+    """Each device has a thread, with JAX 0.10's names of the program's calls and XLA's own instructions."""
     profile = xplane(
         line("tf_XLAEigen/1", op("psum.4", 1, 3), op("dot.1", 4, 2)),
         line("tf_XLAEigen/2", op("dot.1", 0, 2), op("psum.4", 2, 2), op("all-reduce.7", 7, 1)),
@@ -294,7 +294,7 @@ def test_an_xla_fusion_is_named_after_its_computation() -> None:
 
 
 def test_nested_pool_tasks_belong_to_their_operator() -> None:
-    """The operator returns at once; its task hands out another; a third task belongs to nobody."""
+    """The operator returns at once; its task starts another task; a third task belongs to no operator."""
     record, start, stop = (
         f"ThreadpoolListener::{suffix}" for suffix in ("Record", "StartRegion", "StopRegion")
     )
@@ -426,7 +426,7 @@ def test_a_trace_without_a_reader_is_passed_on(tmp_path: Path, monkeypatch: pyte
 
 
 def fake_tensorflow_space() -> Any:
-    """The protobuf's fields, as TensorFlow's own module gives them."""
+    """Fields of the protobuf, as TensorFlow's own module has them."""
 
     def stat(kind: str, value: Any) -> Any:
         return SimpleNamespace(metadata_id=1, WhichOneof=lambda _: kind, **{kind: value})

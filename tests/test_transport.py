@@ -37,7 +37,7 @@ from benchbench.worker import jobs
 from tests.factories import a_case, a_run_info
 from tests.program import folder_with
 
-FAR_S = 1e6  # how far the other machine's clock is from ours
+FAR_S = 1e6  # offset of the other machine's clock
 QUICK = replace(POLICIES["quick"], rounds=2)
 
 
@@ -174,7 +174,7 @@ def test_a_job_that_writes_to_every_descriptor_spoils_no_other_case(
     records = [record for _, record in recording.measure_rounds([pool], [info], RunObserver())]
     ends = {record.case.workload: record.outcome.status for record in records}
     assert ends["honest"] == "ok"
-    assert ends["scribbling"] == Status.FAILED  # it spoils its own answer
+    assert ends["scribbling"] == Status.FAILED  # it damages its own answer
     times = {m.block_s[0] for m in (record.outcome for record in records) if isinstance(m, Measurement)}
     assert 0.007 not in times
 
@@ -260,7 +260,7 @@ def test_a_message_without_an_end_is_not_kept() -> None:
     channel = Channel(ours)
 
     def send() -> None:
-        with suppress(OSError):  # nobody reads it to its end
+        with suppress(OSError):  # nobody reads it completely
             theirs.sendall(b"x" * (MAX_MESSAGE_BYTES + 2**20))
 
     sender = Thread(target=send, daemon=True)
@@ -309,7 +309,7 @@ channel.recv(1)
         (False, "{'reply': []}"),
         (False, "{'reply': {}, 'more': 1}"),
         (False, "{'fault': 'more than 7340032 bytes'}"),
-        (False, "{'turned': True}"),  # nothing has asked for a turn
+        (False, "{'turned': True}"),  # before a turn was requested
         (False, "[]"),
     ],
 )

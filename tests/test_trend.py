@@ -314,7 +314,7 @@ def test_alternating_machines_have_separate_histories() -> None:
     assert trend.boundaries == (12,)
     assert [change.index for change in trend.history.changes] == [6, 18]
     assert [point.run for point in trend.points[11:13]] == ["run22", "run01"]
-    assert "run00" in labels(draw([trend]))  # runs, not days, which would go back and forth
+    assert "run00" in labels(draw([trend]))  # runs, since days would go back and forth
 
 
 def test_cases_are_chosen_by_a_part_of_their_id_or_a_pattern() -> None:
@@ -337,7 +337,7 @@ def test_a_sparkline_has_a_height_per_value_and_ends_at_the_last() -> None:
 
 
 def commits(*order: str, **over: Any) -> list[Run]:
-    """A run a day of each of these, a tenth slower from the letter m on."""
+    """A daily run of each commit, a tenth slower from the letter m on."""
     seconds = [1.1e-3 if letter >= "m" else 1e-3 for letter in order]
     return [
         a_run_at(i, duration * NOISE[i % 8], tags={"commit": commit}, **over)
@@ -515,7 +515,7 @@ def test_a_plot_by_a_tag_names_its_values() -> None:
 
 
 def many(count: int) -> list[Run]:
-    """The later a case, the more it grew."""
+    """Runs in which later cases grew more."""
     cases = [a_case(params={"m": number}) for number in range(count)]
     return [
         numbered_run(
@@ -545,7 +545,7 @@ def test_a_plot_of_many_cases_shows_the_twenty_that_changed_most() -> None:
 
 @pytest.mark.parametrize(("minutes", "has_names"), [(60 * 24, False), (1, True)])
 def test_crowded_runs_are_drawn_at_equal_distances(minutes: int, has_names: bool) -> None:
-    """Eight runs on one day and eight a year later would be two dots."""
+    """Without this, eight runs on one day and eight a year later would be two dots."""
     start = datetime(2026, 1, 1, tzinfo=UTC)
     times = [start + timedelta(days=365 * (i // 8) * has_names, minutes=minutes * i) for i in range(16)]
     runs = [

@@ -20,8 +20,8 @@ from benchbench.workloads.base import Draw
 from benchbench.workloads.operations.update import Update, parameters_of
 from tests.factories import a_case
 
-MARGIN = 0.7  # of its tolerance, that a right program keeps within
-CAUGHT = 1.5  # times its tolerance, that a wrong one is at least off
+MARGIN = 0.7  # multiple of the tolerance that right programs do not exceed
+CAUGHT = 1.5  # multiple of the tolerance that wrong programs exceed
 SIXTEEN_BITS = [Dtype.BFLOAT16, Dtype.FLOAT16]
 
 

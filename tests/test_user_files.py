@@ -221,7 +221,7 @@ def test_a_workload_is_found_without_importing_unrelated_files(
     with pytest.raises(UsageError, match="never closed"):
         workload_named("goodness")
     assert not (tmp_path / "imported").exists()
-    assert len(user_file_warnings()) == 2  # of all files: other.py defines nothing
+    assert len(user_file_warnings()) == 2  # all files are imported now: other.py defines no workload
     assert (tmp_path / "imported").exists()
 
 

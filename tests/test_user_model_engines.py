@@ -231,7 +231,7 @@ def test_a_package_compiled_ahead_of_time_is_loaded_by_each_process(
         assert torch.allclose(output, program.step(*program.inputs), atol=1e-6)
         assert not session.notes
     assert len([*(tmp_path / "kept").iterdir()]) == 1
-    # The line to type does the same.
+    # The suggested command gives the same result.
     module, inputs = model.module(model.arrays(Draw(Dtype.FLOAT32)), "cpu", torch.float32), program.inputs
     names: dict[str, Any] = {"torch": torch, "model": module, "inputs": inputs}
     exec(Torch.model_code["aoti"], names)

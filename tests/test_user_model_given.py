@@ -149,7 +149,7 @@ def test_a_torch_module_computes_with_the_first_inputs_and_others_are_these_shuf
     assert np.array_equal(np.sort(first, axis=None), np.sort(second, axis=None))
     assert "fewer than batch=4" in describe_model(with_file, {"batch": 4})["mistake"]
     assert describe_model(with_file, {"batch": 2})["graph"]["flops"] * 3 == facts["graph"]["flops"] * 2
-    weights = model.weights(Draw(Dtype.FLOAT32))  # calibrated on more samples than there are
+    weights = model.weights(Draw(Dtype.FLOAT32))  # calibrated on more samples than the file has
     assert all(np.isfinite(weight).all() for weight in weights.values())
 
 

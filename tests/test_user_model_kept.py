@@ -179,7 +179,7 @@ def test_a_run_of_a_model_is_accepted_and_checked_against(place: Path) -> None:
     assert "small(batch=2)/float32/eager@torch:cpu" in command("history", cwd=place).stdout
 
 
-@pytest.mark.nightly  # another one interrupts a run in CI: tests/test_user_models.py
+@pytest.mark.nightly  # tests/test_user_models.py interrupts another run in CI
 def test_a_killed_run_can_be_finished_only_with_the_same_model(place: Path) -> None:
     process = start_accelbench("run", "small.py", *EAGER, "--rounds", "3", cwd=place)
     wait_for(lambda: len(records(place)) >= 1, 120)
@@ -253,7 +253,7 @@ def test_a_file_changed_within_a_second_to_the_same_size_is_read_again(tmp_path:
 
 @pytest.mark.nightly
 def test_a_model_is_verified_with_only_torch_and_numpy_installed(tmp_path: Path) -> None:
-    """As in an environment of a version of torch, whose worker makes the reference."""
+    """An environment with only torch and NumPy, whose worker computes the reference."""
     script = """
 import sys
 from importlib.metadata import packages_distributions

@@ -72,7 +72,9 @@ def stored_references(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
     """References are stored from test to test, as in a run; Keras computes with torch here."""
     with pytest.MonkeyPatch.context() as patch:
         backend = os.environ.get("KERAS_BACKEND", "torch")
-        if "keras" in sys.modules and sys.modules["keras"].config.backend() != backend:  # once for a process
+        if (
+            "keras" in sys.modules and sys.modules["keras"].config.backend() != backend
+        ):  # a process has only one
             pytest.skip("Keras has another backend in this process: pytest tests/test_user_model_keras.py")
         patch.setenv("KERAS_BACKEND", backend)
         patch.setenv(registry.DRAWN, str(tmp_path_factory.mktemp("drawn")))
@@ -178,7 +180,7 @@ def test_right_keras_engines_pass_and_wrong_ones_are_detected(
 @pytest.mark.real
 @pytest.mark.usefixtures("stored_references")
 def test_the_keras_reference_is_float64_and_depends_on_the_weights(tmp_path: Path) -> None:
-    """Beside the same network in NumPy, in float64."""
+    """Compared with the same network in NumPy, in float64."""
     model = digits()
     arrays = {name: array.astype(float) for name, array in model.arrays(Draw(Dtype.FLOAT32)).items()}
     images, *weights = arrays.values()
@@ -223,7 +225,9 @@ def model():
 
 @pytest.mark.real
 @pytest.mark.usefixtures("stored_references")
-@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras's, as torch saves
+@pytest.mark.filterwarnings(
+    "ignore:__array__ implementation:DeprecationWarning"
+)  # Keras's model, as torch saves it
 def test_a_saved_keras_model_is_verified_with_its_weights(tmp_path: Path) -> None:
     keras = pytest.importorskip("keras")
     model_object = runpy.run_path(str(MODEL_FOLDER / "keras_digits.py"))["model"](width=2)
@@ -376,7 +380,7 @@ def deviation_of(workload: ModelOperation, elements: Any) -> Deviation:
 @pytest.mark.real
 @pytest.mark.usefixtures("stored_references")
 def test_the_jax_reference_ignores_casts_to_narrower_dtypes() -> None:
-    """`normalised` asks for float32; beside the same formula in NumPy, in float64."""
+    """`normalised` asks for float32; compared with the same formula in NumPy, in float64."""
     model = mlp()
     arrays = {name: array.astype(float) for name, array in model.arrays(Draw(Dtype.FLOAT32)).items()}
     weights = {name.removeprefix("weight:"): array for name, array in arrays.items()}

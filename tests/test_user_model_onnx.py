@@ -38,7 +38,7 @@ def weight(name: str, *shape: int) -> Any:
 
 
 def the_graph() -> Any:
-    """A file as exporters write it: words and a mask of any batch and length, a layer, what is likeliest."""
+    """A file as exporters write it: words and a mask of any batch and length, a layer, and an argmax."""
     words, mask = (
         helper.make_tensor_value_info(name, TensorProto.INT64, ["batch_size", "length"])
         for name in ("words", "mask")
@@ -157,11 +157,11 @@ def another_activation(model: Any) -> None:
 
 
 def weight_of(model: Any, name: str) -> Any:
-    """The array of a weight, whose memory it is."""
+    """A view of a weight's array."""
     initializer = next(tensor for tensor in model.graph.initializer if tensor.name == name)
     array = np.frombuffer(initializer.raw_data, np.float32).reshape(list(initializer.dims)).copy()
 
-    class Written(np.ndarray):  # writes back what is set
+    class Written(np.ndarray):  # write the change back
         def __setitem__(self, key: Any, value: Any) -> None:
             super().__setitem__(key, value)
             initializer.raw_data = self.tobytes()
@@ -266,7 +266,7 @@ def in_order(first: Change, second: Change) -> Change:
 
 
 def test_rounding_reaches_the_operators_of_a_branch(tmp_path: Path) -> None:
-    """The same work, plain and within a branch that is always taken, is tolerated as much."""
+    """The same work has the same tolerance, plain and within a branch that is always taken."""
 
     def in_a_branch(model: Any) -> None:
         last = [model.graph.node.pop() for _ in range(3)][::-1]

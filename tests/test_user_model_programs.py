@@ -43,7 +43,7 @@ def stored_references(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
 
 
 class Narrowing(nn.Module):  # type: ignore[misc]
-    """Looks up words, hides some by a mask, and computes a norm in float32 whatever it is given."""
+    """Look up words, mask some, and compute a norm in float32 for any input."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Narrowing(nn.Module):  # type: ignore[misc]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`words.pt2`, of words below 30, given by place; `named.pt2`, by name."""
+    """`words.pt2` with words below 30, given by position; `named.pt2`, by name."""
     folder = tmp_path_factory.mktemp("programs")
     torch.manual_seed(0)
     words, mask = torch.randint(0, 30, (3, 5)), torch.tensor([[1, 1, 1, 1, 0]]).expand(3, 5)
@@ -186,7 +186,7 @@ CALL = "__import__('pathlib').Path('EXECUTED').touch()"
 
 
 def in_graph(change: Callable[[dict[str, Any]], None]) -> Callable[[bytes], bytes]:
-    """A change of the graph in a file."""
+    """Change the graph in a file."""
 
     def changed(content: bytes) -> bytes:
         graph = json.loads(content)
@@ -197,23 +197,23 @@ def in_graph(change: Callable[[dict[str, Any]], None]) -> Callable[[bytes], byte
 
 
 def size_calls(graph: dict[str, Any]) -> None:
-    """Its first size is an expression that calls a function of Python's."""
+    """A file whose first size is an expression that calls a Python function."""
     sizes = graph["graph"]["tensor_values"]["words"]["sizes"]
     next(size for size in sizes if "as_expr" in size)["as_expr"]["expr_str"] = CALL
 
 
 def operator_calls(graph: dict[str, Any]) -> None:
-    """Its first node calls a function of Python's."""
+    """A file whose first node calls a Python function."""
     graph["graph"]["nodes"][0]["target"] = "torch.os.system"
 
 
 def name_calls(graph: dict[str, Any]) -> None:
-    """The name of its argument breaks out of the module's code."""
+    """A file whose argument name breaks out of the code of the module."""
     graph["module_call_graph"][0]["signature"]["forward_arg_names"] = [f"x={CALL}"]
 
 
 def structure_imports(graph: dict[str, Any]) -> None:
-    """The structure of its inputs names a module to import."""
+    """A file whose input structure names a module to import."""
     context = json.dumps({"default_factory_module": "os", "default_factory_name": "abort"})
     spec = {"type": "collections.defaultdict", "context": context, "children_spec": []}
     graph["module_call_graph"][0]["signature"]["in_spec"] = json.dumps([1, spec])

@@ -66,7 +66,7 @@ def test_right_engines_pass_and_wrong_ones_are_detected() -> None:
 
 
 def added_in_turn(module: Any) -> Any:
-    """A layer whose products are added up one after the other, as a plain loop does."""
+    """Add up the products of the layers one after the other, as a plain loop does."""
 
     class InTurn(nn.Module):  # type: ignore[misc]
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -111,7 +111,7 @@ def test_narrower_dtypes_have_wider_tolerances(name: str, dtype: Dtype) -> None:
 
 
 def test_the_reference_is_float64_despite_casts_in_the_model() -> None:
-    """Beside the same formula by mpmath, which has 50 digits."""
+    """Compared with the same formula in mpmath with 50 digits."""
     import mpmath
 
     model = the_model("narrowing")
@@ -130,7 +130,7 @@ def test_the_reference_is_float64_despite_casts_in_the_model() -> None:
 
 
 def twin(values: dict[str, Any], row: int) -> list[float]:
-    """One row of `tests/user_models/narrowing.py`'s output."""
+    """A row of the output of `tests/user_models/narrowing.py`."""
     import mpmath
 
     x = values["input:"][row, :].T
@@ -216,7 +216,7 @@ def test_renewed_inputs_differ_even_if_a_file_gives_the_same_ones() -> None:
 def test_a_product_by_groups_is_computed_in_float64_and_counted(
     a_shape: tuple[int, ...], right: tuple[int, ...], ends: tuple[int, ...] | None, flops: int
 ) -> None:
-    """Which mixtures of experts have, and torch's kernel refuses."""
+    """Mixtures of experts use such products, and torch's kernel refuses them in float64."""
     grouped = getattr(torch.nn.functional, "grouped_mm", None) or pytest.skip("this torch has none")
     a, b = torch.randn(a_shape), torch.randn(right)
     offs = None if ends is None else torch.tensor(ends, dtype=torch.int32)

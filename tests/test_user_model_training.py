@@ -68,9 +68,7 @@ Patch = pytest.MonkeyPatch
 
 
 def changed_optimizer(change: Callable[[Any, Any], None]) -> Callable[[Patch], None]:
-    """A mutant with another optimizer than the requested one; the reference's optimizer, which is not
-    fused, stays.
-    """
+    """A mutant with another optimizer than the requested one; the reference keeps its own."""
     make_optimizer = torch_training.optimizer_of
 
     def mutate(patch: Patch) -> None:
@@ -258,7 +256,7 @@ def test_a_model_is_described_with_its_training_step() -> None:
     assert step["graph"]["digest"] != outputs["graph"]["digest"]
     assert describe_model(parse_spec("train_tagger.py", str(MODEL_FOLDER)), None)[
         "has_loss"
-    ]  # it gives its own loss
+    ]  # its own loss is used
     assert not describe_model(parse_spec("bert_tiny.py", str(MODEL_FOLDER)), None)["has_loss"]
 
 
@@ -338,7 +336,7 @@ def test_a_step_that_learns_only_in_float64_is_wrong(tmp_path: Path) -> None:
 
 
 def test_sequential_sums_of_equal_numbers_are_tolerated() -> None:
-    """As a mean's gradient gives them to the bias of the norm before it: each addition is rounded alike."""
+    """The gradient of a mean gives such terms to the bias before it, and each addition is rounded alike."""
     for number in np.random.default_rng(0).uniform(0.1, 1.0, 50).astype(np.float32):
         exact = 128 * float(number)
         in_turn = float(np.cumsum(np.full(128, number), dtype=np.float32)[-1])
@@ -353,7 +351,7 @@ def test_sequential_sums_of_equal_numbers_are_tolerated() -> None:
 def test_an_update_with_an_ambiguous_gradient_sign_is_tolerated(
     error: float, elements: dict[str, float]
 ) -> None:
-    """Of four elements that Adam moves alike, one has a gradient that a large enough rounding turns."""
+    """Adam moves four elements alike; one of them has a gradient whose sign a large rounding changes."""
     gradient, update = np.array([1e-5, 1.0, -1.0, 1.0]), np.array([0.1, -0.1, 0.1, -0.1])
     draws = [{"gradient of w": gradient + rounding} for rounding in (error, -error)]
     assert sign_ambiguity({"gradient of w": gradient, "update of w": update}, draws) == pytest.approx(

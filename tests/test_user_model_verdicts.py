@@ -101,7 +101,7 @@ def inputs():
 
 
 def test_a_stateful_model_is_unverified_with_advice(model: Write) -> None:
-    """Of equal inputs alone, this cache of keys would give the same from call to call."""
+    """With equal inputs only, this cache of keys would give the same result in each call."""
     reason = model_reference(model(STATEFUL.format(reset="pass")), Dtype.FLOAT32).unverified
     assert "keeps state between calls" in reason
     assert "reset it in forward" in reason

@@ -42,7 +42,7 @@ ONCE = ("--brief", "--rounds", "1", "--threads", "1")
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a model in it, measured on two engines; the file notes whenever it is executed."""
+    """A folder with a measured model; the file leaves a note whenever it is executed."""
     folder = tmp_path_factory.mktemp("own")
     source = (MODEL_FOLDER / "bert_tiny.py").read_text()
     (folder / "bert_tiny.py").write_text(source + 'open("executed", "a").write("once\\n")\n')
@@ -149,7 +149,7 @@ def test_an_interrupted_run_is_resumed_only_with_its_own_model(place: Path, tmp_
 
 @pytest.mark.real
 def test_a_model_that_is_right_only_in_float64_is_wrong_in_other_dtypes(tmp_path: Path) -> None:
-    """In bfloat16, too, where rounding would hide more: it is verified in float32 as well."""
+    """Also in bfloat16, where rounding would hide more: it is verified in float32 as well."""
     options = ("-b", "torch", "--mode", "eager", "--dtype", "float32,bfloat16", *ONCE)
     accelbench("run", str(MODEL_FOLDER / "cheating.py"), *options, cwd=tmp_path, code=4)
     messages = {row["dtype"]: (row["status"], row["message"]) for row in rows(tmp_path)}
@@ -239,7 +239,10 @@ def test_a_model_replaces_the_default_suite() -> None:
 
 
 def describe_model(graphs: Mapping[int, int]) -> user_models.UserModel:
-    """A model as a worker that is not started describes it. `graphs`: batch → FLOPs; the first by default."""
+    """The description of a model without starting a worker.
+
+    `graphs`: batch → FLOPs; the first is the default.
+    """
     (model,) = described_steps(graphs).values()
     return model
 
@@ -247,7 +250,7 @@ def describe_model(graphs: Mapping[int, int]) -> user_models.UserModel:
 def described_steps(
     graphs: Mapping[int, int], *, name: str = "net", has_loss: bool = False, names_taken: Sequence[str] = ()
 ) -> dict[str, user_models.UserModel]:
-    """The same with the step of its training, if it has a loss."""
+    """The same with its training step if the model has a loss."""
 
     def ask(job: Message) -> Answer:
         batch = (job["params"] or {"batch": next(iter(graphs))})["batch"]
@@ -321,7 +324,7 @@ def test_a_model_without_a_loss_has_no_training_step() -> None:
 
 
 def of_version(version: str) -> Run:
-    """A run whose work is of that version."""
+    """A run with this version of the work."""
     rounds = [a_record(a_measurement(workload_version=version), round=number) for number in range(3)]
     return a_run(rounds)
 

@@ -128,7 +128,9 @@ def test_only_first_rounds_are_compared_if_one_side_needed_more() -> None:
         notes = comparison.comparison_document(compared, compared.verdicts).notes
         assert (comparison.UNUSED in notes) == is_noted
     fixed = a_run(some_rounds(*wild), policy=Policy(name="fixed", rounds=10))
-    assert compare_runs(ref, fixed).verdicts[0].new_processes == 10  # nothing but the user chose them
+    assert (
+        compare_runs(ref, fixed).verdicts[0].new_processes == 10
+    )  # the number of rounds was chosen by the user only
     assert compare_runs(new, new).verdicts[0].new_processes == 10
 
 
@@ -184,8 +186,8 @@ def test_modes_are_detected_in_few_processes() -> None:
     clustered = np.where(source.random((60, 3)) < 0.5, 0.0, 0.1) + source.normal(0, 1e-3, (60, 3))
     assert are_clustered(clustered.tolist())
     assert not are_clustered([])
-    assert not are_clustered([[0.0, 0.0, 0.0]] * 60)  # of a clock without noise
-    assert not are_clustered([[0.0, 0.0, 0.1, 0.1, 0.1]] * 60)  # five processes show both
+    assert not are_clustered([[0.0, 0.0, 0.0]] * 60)  # times of a clock without noise
+    assert not are_clustered([[0.0, 0.0, 0.1, 0.1, 0.1]] * 60)  # five processes show both modes
 
 
 def test_a_comparison_notes_clustered_processes() -> None:

@@ -61,8 +61,8 @@ def test_a_mistake_that_bfloat16_hides_is_a_wrong_result(tmp_path: Path) -> None
         ({"dtype": Dtype.FLOAT32}, False),
         ({"dtype": Dtype.FLOAT64}, False),
         ({"workload": "convnet_train", "phase": Phase.TRAIN}, False),  # its own verification has float32's
-        ({"workload": "gemm", "params": {"m": 8, "n": 8, "k": 8}}, False),  # a rounding hides nothing
-        ({"target": "fake", "backend": "fake"}, False),  # computes nothing
+        ({"workload": "gemm", "params": {"m": 8, "n": 8, "k": 8}}, False),  # rounding hides no mistake
+        ({"target": "fake", "backend": "fake"}, False),  # without a computation
         ({"workload": "lstm_backward", "params": {"batch": 2}, "phase": Phase.BACKWARD}, True),
     ],
 )
@@ -130,7 +130,7 @@ def test_backends_share_one_reference() -> None:
         cases, references, lambda checked_case, reference: verify_job(checked_case, reference, {})
     )
     jobs = list(job.done(Answer({"reference": {"expected": {}}})))
-    assert [next_job.case for next_job in jobs] == cases[:2]  # the third computes nothing
+    assert [next_job.case for next_job in jobs] == cases[:2]  # the third case has no computation
     assert references == {computation_name(case): {"expected": {}}}
 
 

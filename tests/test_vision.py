@@ -80,7 +80,7 @@ def computed(work: Workload, dtype: Dtype) -> Dtype:
 def test_a_right_step_passes_and_a_mutant_does_not(work: Inference | TrainingStep, dtype: Dtype) -> None:
     outputs = computed(work, dtype)
     assert error_ratio(work, outputs) < 0.7
-    if dtype is Dtype.FLOAT32:  # training in less is verified in that, too
+    if dtype is Dtype.FLOAT32:  # narrower training is verified in float32, too
         assert error_ratio(work, outputs, MUTANTS[work]) > 1.5
 
 
@@ -126,10 +126,8 @@ def test_boxes_of_every_map_are_verified() -> None:
 @pytest.mark.parametrize(
     "framework",
     [
-        pytest.param(
-            framework, marks=[] if framework == "torch" else [pytest.mark.nightly]
-        )  # most of a minute
-        for framework in FRAMEWORKS
+        pytest.param(name, marks=[] if name == "torch" else [pytest.mark.nightly])  # takes most of a minute
+        for name in FRAMEWORKS
     ],
 )
 def test_both_updates_of_dcgan_are_float64_s_for_ten_steps(framework: str) -> None:

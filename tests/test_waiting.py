@@ -10,7 +10,7 @@ import pytest
 from benchbench.backends.jax import Jax
 from benchbench.errors import Unsupported
 
-# A device that torch knows by PrivateUse1, whose tensors are empty shells: only being waited for is counted.
+# A device named PrivateUse1 in torch, whose tensors are empty shells: the test counts only synchronisations.
 SIMULATED = """
 import torch
 from benchbench.timing.policy import POLICIES

@@ -14,7 +14,7 @@ from tests.wheelhouse import wheel
 
 
 class Server(ThreadingHTTPServer):
-    """Files of a folder, whole or in part; it counts what it sends."""
+    """Serves the files of a folder, whole or in part, and counts the bytes it sends."""
 
     daemon_threads = True
 
@@ -61,7 +61,7 @@ class Handler(BaseHTTPRequestHandler):
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     with Server(tmp_path) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))  # is ended soon
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))  # stops quickly
         thread.start()
         yield server
         server.shutdown()
@@ -79,7 +79,7 @@ def measure(url: str, kind: str = "archive_info") -> Package:
 
 @pytest.fixture
 def big(tmp_path: Path) -> Path:
-    """A wheel of 2 MB that cannot be packed, and of a module of 1000 bytes."""
+    """A wheel with 2 MB of incompressible data and a module of 1000 bytes."""
     data = random.Random(1).randbytes(2_000_000)
     return wheel(tmp_path, "big", "1.0", {"big/data.bin": data, "big/__init__.py": "#" * 1000})
 
@@ -89,7 +89,7 @@ def test_a_wheel_is_measured_without_downloading_it(server: Server, big: Path) -
     assert package.remote
     assert package.bytes == big.stat().st_size
     assert package.unpacked_bytes is not None
-    assert 2_002_000 <= package.unpacked_bytes <= 2_003_000  # the module twice: pip compiles it
+    assert 2_002_000 <= package.unpacked_bytes <= 2_003_000  # the module counts twice, since pip compiles it
     assert server.sent < 200_000
 
 
@@ -118,7 +118,7 @@ def test_without_range_requests_the_size_is_estimated(server: Server, big: Path)
 @pytest.mark.parametrize(
     ("url", "kind"),
     [
-        ("http://127.0.0.1:9/big-1.0-py3-none-any.whl", "archive_info"),  # nobody listens
+        ("http://127.0.0.1:9/big-1.0-py3-none-any.whl", "archive_info"),  # no server listens there
         ("file:///no/such/big-1.0.whl", "archive_info"),
         ("ftp://127.0.0.1/big-1.0.whl", "archive_info"),
         ("https://127.0.0.1/big.git", "vcs_info"),

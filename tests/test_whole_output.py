@@ -64,7 +64,7 @@ def verified_row() -> int:
 
 
 def with_elements(place: Callable[[], Any], value: float) -> Callable[[Step], Step]:
-    """The elements at that place become that value."""
+    """Replace the elements at this place by the value."""
 
     def wrapped(step: Step) -> Step:
         def wrong(*inputs: Any) -> Any:
@@ -78,7 +78,7 @@ def with_elements(place: Callable[[], Any], value: float) -> Callable[[Step], St
 
 
 def unsampled(work: Operation) -> tuple[int, ...]:
-    """An element that verification does not look at."""
+    """An element that verification does not sample."""
     from benchbench.worker.verify import sample_indices
 
     (index,) = sample_indices(work).values()

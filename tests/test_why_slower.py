@@ -24,7 +24,7 @@ def measured_ms() -> dict[tuple[str, str], float]:
 
 
 def documented() -> dict[tuple[str, str], str]:
-    """The same, as the page shows it."""
+    """The same figures on the page."""
     rows = re.findall(r"^\| `(\w+)` \| ([0-9].*) \|$", PAGE, re.MULTILINE)
     cells = {
         (work, backend): cell

@@ -102,7 +102,7 @@ def listener() -> Iterator[SecretListener]:
 
 
 def guest(listener: SecretListener, secret: str, introduction: dict[str, object]) -> threading.Thread:
-    """Somebody who connects and keeps the connection until it is closed."""
+    """A client that connects and keeps the connection until it is closed."""
 
     def come() -> None:
         with suppress(OSError, ValueError), socket.create_connection(listener.address) as connection:
@@ -150,7 +150,7 @@ def test_a_stranger_delays_nobody(listener: SecretListener, sent_first: bytes) -
     for stranger in strangers:
         with suppress(OSError):
             stranger.sendall(sent_first)
-    admitted(listener, wire.INTRODUCTION_TIMEOUT_S / 2)  # of a single silent one, all would be waited for
+    admitted(listener, wire.INTRODUCTION_TIMEOUT_S / 2)  # with one silent stranger, all would be waited for
     for stranger in strangers:
         stranger.close()
 
@@ -208,4 +208,4 @@ def test_a_false_listener_without_the_secret_learns_nothing() -> None:
                 authenticate(connection, SECRET, {"rank": 1}, 5.0)
         thread.join()
     assert heard[1] == heard[3] == ""  # no introduction
-    assert heard[0] != heard[2]  # no proof serves twice
+    assert heard[0] != heard[2]  # proofs are not reusable

@@ -67,7 +67,7 @@ def test_a_rank_that_starts_late_is_waited_for(tmp_path: Path) -> None:
     assert [rank["values"] for rank in run_ranks(job(tmp_path), run)["ranks"]] == [[0, 1]] * 2
 
 
-@pytest.mark.real  # waits until a limit is over
+@pytest.mark.real  # waits for a time-out
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM])
 def test_a_rank_that_dies_is_named_and_the_others_are_ended(tmp_path: Path, sign: signal.Signals) -> None:
     def run(_: dict[str, Any], world: World) -> dict[str, Any]:
@@ -150,7 +150,7 @@ class Scripted:
         return self.time
 
     def no_op(self) -> None:
-        """At once."""
+        """Return at once."""
 
     def blocks(self, step: Any, iterations: int, count: int) -> list[float]:
         return [self._block(step, iterations) for _ in range(count)]
@@ -186,7 +186,7 @@ def test_ranks_of_different_speed_measure_the_same_blocks(tmp_path: Path) -> Non
     )
 
 
-@pytest.mark.real  # waits until a limit is over
+@pytest.mark.real  # waits for a time-out
 @pytest.mark.parametrize(
     ("fault", "status", "message"),
     [
@@ -195,14 +195,14 @@ def test_ranks_of_different_speed_measure_the_same_blocks(tmp_path: Path) -> Non
         ("wrong", "wrong_result", "rank 1 of 2: relative error "),
         ("garbles", "failed", "rank 1 of 2: what it sent cannot be read: "),
         ("late", "ok", ""),
-        ("slow", "ok", ""),  # each rank by itself would choose another number of steps to read results after
+        ("slow", "ok", ""),  # each rank by itself would choose another number of steps for the readback
     ],
 )
 def test_a_faulty_rank_ends_its_case_and_is_named(
     fault: str, status: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ACCELBENCH_WORKLOADS", folder_with("faulty_rank"))
-    catalogue.workload_named("faulty_rank")  # starts the process that imports the user's files, and stays
+    catalogue.workload_named("faulty_rank")  # the process that imports user files, which stays
     before = children()
     run = benchbench.run(
         workloads="faulty_rank", params={"fault": [fault, "none"]}, backends="fake", devices="cpu",

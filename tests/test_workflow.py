@@ -41,7 +41,7 @@ import time
 def scores(queries, items):
     time.sleep(0.020)
     return queries @ items.T
-"""  # what waits takes as long on a busy machine
+"""  # waiting takes as long on a busy machine
 
 
 def documented(name: str) -> str:
@@ -94,7 +94,7 @@ def test_no_page_installs_from_an_index_that_has_no_accelbench() -> None:
             assert not re.search(r"pip install [^\n]*['\" ]accelbench", path.read_text()), path.name
 
 
-# In a repository
+# In a user's repository
 
 
 @pytest.fixture(scope="session")
@@ -143,7 +143,7 @@ def repository(tmp_path: Path, wheel: Path) -> Path:
 
 @pytest.fixture
 def simulated(repository: Path) -> Path:
-    """The same, small, on the backend whose time is virtual: a step takes the model's SECONDS."""
+    """The same in small, on the backend with virtual time: a step takes SECONDS of the model."""
     changes = {
         "accelbench.toml": ('"torch"', '"fake"'),
         "benchmarks/ranking.py": ("\n    def build_torch", f"{BUILD_FAKE}\n    def build_torch"),
@@ -196,7 +196,7 @@ def untracked(checkout: Path) -> str:
 
 
 def shell(commands: str, checkout: Path, runner: Path) -> subprocess.CompletedProcess[str]:
-    """With the workflow's variables and those that every job has, and no network."""
+    """With the variables of the workflow and of every job, and without a network."""
     env = {
         **variables(),
         "PATH": f"{runner / 'bin'}{os.pathsep}{os.environ['PATH']}",

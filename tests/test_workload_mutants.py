@@ -18,7 +18,7 @@ from benchbench.workloads.base import Draw, Operation, Training, Workload, wide
 from tests.tiny import NAMES, WORKS, reference_of
 
 DTYPES = [Dtype.FLOAT32, Dtype.BFLOAT16]
-MOST = 12  # calls, and arrays, that are altered of a workload
+MOST = 12  # calls and arrays of a workload that are altered
 FEW = 4  # calls and arrays altered in a workload that computes this much:
 LARGE = 5e7  # FLOPs
 
@@ -136,7 +136,7 @@ class Mutants:
 
     def __post_init__(self) -> None:
         self.arrays: Any = self.work.arrays(Draw(self.dtype))
-        if has_forward(self.work):  # then they are the same objects in each computation
+        if has_forward(self.work):  # then every computation uses the same objects
             self.arrays = {name: wide(array) for name, array in self.arrays.items()}
         self.most = FEW if (self.work.cost(self.dtype).flops or 0) > LARGE else MOST
 
@@ -156,7 +156,7 @@ class Mutants:
             following = self.calls[number + 1].name if number + 1 < period else ""
             for name, alter in ALTERATIONS.items():
                 if name == "times 1.1" and following.endswith("_norm"):
-                    continue  # which takes it away again
+                    continue  # which undoes it
                 ops = self.altered(number=number, alter=alter, period=period)
                 yield f"{self.calls[number].name} {number}", partial(self.computed, self.arrays, ops)
 
@@ -166,7 +166,7 @@ class Mutants:
             name, array = names[number], self.arrays[names[number]]
             for title, alter in ALTERATIONS.items():
                 altered = np.asarray(alter(array), array.dtype)
-                makes_sense = array.dtype.kind == "f" or title == "shifted"  # an index is not scaled
+                makes_sense = array.dtype.kind == "f" or title == "shifted"  # indices are not scaled
                 if makes_sense and not np.array_equal(altered, array):
                     arrays = {**self.arrays, name: altered}
                     yield name, partial(self.computed, arrays, self.altered())
@@ -182,7 +182,7 @@ def ratios(work: Workload, dtype: Dtype) -> tuple[float, dict[str, float]]:
         return verify.worst(elements, reference.expected, reference.tolerance, reference.outliers).ratio
 
     wrong: dict[str, float] = {}
-    with np.errstate(invalid="ignore"):  # of a negated variance
+    with np.errstate(invalid="ignore"):  # of a negative variance
         for name, altered in (*mutants.of_calls(), *mutants.of_arrays()):
             if wrong.get(name, 0.0) <= WRONG:
                 wrong[name] = max(ratio(altered()), wrong.get(name, 0.0))
@@ -200,7 +200,7 @@ def is_of_chance(work: Workload) -> bool:
 
 
 def group(id_: str) -> pytest.MarkDecorator:
-    """This file takes long and comes last: in parts, every process has its share of it."""
+    """Split into parts, since this file takes long and comes last: every process gets a share."""
     return pytest.mark.xdist_group(f"workload_mutants {crc32(id_.encode()) % 4}")
 
 
