@@ -358,8 +358,8 @@ def test_more_days_never_widen_the_interval(spread: float, days: int) -> None:
 
 
 def test_the_gap_of_two_means_uses_welch_s_formula() -> None:
-    first, two = MeanLog(mid=1.0, error=0.3, degrees=4), MeanLog(mid=2.0, error=0.4, degrees=9)
-    difference = gap(first, two)
+    first, second = MeanLog(mid=1.0, error=0.3, degrees=4), MeanLog(mid=2.0, error=0.4, degrees=9)
+    difference = gap(first, second)
     assert (difference.mid, difference.error) == pytest.approx((1.0, 0.5))
     assert difference.degrees == pytest.approx(0.25**2 / (0.09**2 / 4 + 0.16**2 / 9))
 

@@ -218,13 +218,13 @@ def test_an_interrupted_heat_is_measured_again_as_a_whole(tmp_path: Path) -> Non
     process.communicate(timeout=30)
     assert len(records(tmp_path)) == 2
     accelbench("run", "--resume", cwd=tmp_path)
-    record_dicts = [json.loads(line) for line in records(tmp_path)]
-    assert sorted((record["case"]["threads"], record["round"]) for record in record_dicts) == [
+    stored_records = [json.loads(line) for line in records(tmp_path)]
+    assert sorted((record["case"]["threads"], record["round"]) for record in stored_records) == [
         (1, 0), (1, 1), (2, 0), (2, 1)
     ]  # fmt: skip
-    assert [record["part"] for record in record_dicts] == [0, 0, 1, 1]
+    assert [record["part"] for record in stored_records] == [0, 0, 1, 1]
     first, second = (
-        {turn["cycle"] for turn in record["outcome"]["turns"]} for record in record_dicts if record["part"]
+        {turn["cycle"] for turn in record["outcome"]["turns"]} for record in stored_records if record["part"]
     )
     assert first == second
 

@@ -257,12 +257,12 @@ def test_a_planned_case_without_a_record_is_interrupted() -> None:
 
 
 def test_rows_follow_the_plan_and_end_with_omitted_cases() -> None:
-    eager, two = a_case(mode="eager"), a_case(mode="compile")
-    records = [*some_rounds(0.001, case=two), *some_rounds(0.001, case=eager)]
-    row_list = the_rows(a_run(records, plan=(eager, two), left_out=(a_left_out(),)))
-    assert [row["case"] for row in row_list[:2]] == [eager.id, two.id]
-    assert (row_list[2]["status"], row_list[2]["message"]) == ("unavailable", "this torch is a CPU build")
-    assert row_list[2]["rounds"] == 0
+    eager, compiled = a_case(mode="eager"), a_case(mode="compile")
+    records = [*some_rounds(0.001, case=compiled), *some_rounds(0.001, case=eager)]
+    table = the_rows(a_run(records, plan=(eager, compiled), left_out=(a_left_out(),)))
+    assert [row["case"] for row in table[:2]] == [eager.id, compiled.id]
+    assert (table[2]["status"], table[2]["message"]) == ("unavailable", "this torch is a CPU build")
+    assert table[2]["rounds"] == 0
 
 
 def test_the_same_case_in_two_suites_is_two_rows() -> None:
@@ -348,9 +348,9 @@ def test_a_clock_is_compared_with_the_usual_clock_of_its_device() -> None:
         *rounds(1900, "cuda:0", "jit"),
         *rounds(1000, "cuda:0", "xla"),
     ]
-    row_list = the_rows(a_run([*records, *rounds(900, "cuda:1", "eager")]))
+    table = the_rows(a_run([*records, *rounds(900, "cuda:1", "eager")]))
     slow = ["throttled: 100 % of 33 samples (low SM clock)"]
-    noted = [[note for note in row["notes"] if note.startswith("throttled")] for row in row_list]
+    noted = [[note for note in row["notes"] if note.startswith("throttled")] for row in table]
     assert noted == [[], [], slow, []]
 
 

@@ -47,7 +47,7 @@ class Engine:
     ) -> None:
         self.computes, self.products, self.fault = computes, products or computes, fault
         self.available_devices = ["CPU", *plugins]
-        self.asked: list[Any] = []
+        self.compile_arguments: list[Any] = []
 
     def module(self) -> ModuleType:
         """Replace the package by this stand-in."""
@@ -61,7 +61,7 @@ class Engine:
         return Model(f"model of {path}")
 
     def compile_model(self, model: str, plugin: str, options: dict[str, Any]) -> Any:
-        self.asked += [model, plugin, options]
+        self.compile_arguments += [model, plugin, options]
         nodes = [("Input", "f32"), ("FullyConnected", self.products), ("Softmax", "f32")]
         ops = [
             SimpleNamespace(
@@ -99,7 +99,7 @@ def test_a_model_is_compiled_with_the_settings_of_the_case(
 ) -> None:
     engine = Engine(computes=hint)
     compiled_on(engine, dtype, monkeypatch)
-    assert engine.asked == [
+    assert engine.compile_arguments == [
         "model of model.onnx",
         "CPU",
         {

@@ -229,15 +229,15 @@ class FakePool:
 
     def __init__(self, reply: Any, later_answer: Answer) -> None:
         self.stages_s: dict[str, float] = {}
-        self.asked: list[dict[str, Any]] = []
+        self.jobs: list[dict[str, Any]] = []
         self._reply, self._read = reply, later_answer
 
     def run_case(self, case: Any, job: dict[str, Any]) -> tuple[Answer, str]:
-        self.asked.append(job)
+        self.jobs.append(job)
         return Answer(self._reply, files=TRACES), "fork"
 
     def read_traces(self, job: dict[str, Any], files: Any) -> Answer:
-        self.asked.append(job)
+        self.jobs.append(job)
         self.read_from = files
         return self._read
 
@@ -258,7 +258,7 @@ def test_a_trace_that_its_worker_cannot_read_is_read_by_another() -> None:
     profiled, traces = passed(pool)
     assert profiled.outcome == profile
     assert traces == {"xplane.pb": b"moved"}
-    assert pool.asked[1]["recording"] == RECORDING
+    assert pool.jobs[1]["recording"] == RECORDING
     assert pool.read_from == TRACES
     assert pool.stages_s["profile"] >= 0
 

@@ -290,11 +290,11 @@ def test_a_budget_goes_to_undecided_works_before_noisy_ones() -> None:
 
 
 def test_a_budget_measures_whole_works_only() -> None:
-    first, two = [case for case, _ in a_work(1, **CLOSE)], [case for case, _ in a_work(2, **CLOSE)]
-    costs = [CaseWidth(case=case, width=1.0, cost_s=10.0) for case in (*first, *two)]
-    assert within_budget([first, two], costs, 39.0) == first
-    assert within_budget([first, two], costs, 40.0) == [*first, *two]
-    assert within_budget([first, two], costs[1:], 100.0) == two  # a case of the first work has failed
+    first, second = [case for case, _ in a_work(1, **CLOSE)], [case for case, _ in a_work(2, **CLOSE)]
+    costs = [CaseWidth(case=case, width=1.0, cost_s=10.0) for case in (*first, *second)]
+    assert within_budget([first, second], costs, 39.0) == first
+    assert within_budget([first, second], costs, 40.0) == [*first, *second]
+    assert within_budget([first, second], costs[1:], 100.0) == second  # a case of the first work has failed
 
 
 def test_the_work_that_needs_fewer_rounds_comes_first() -> None:

@@ -38,7 +38,7 @@ class Machine:
     def __init__(self, presence: Presence, *looks: Pause) -> None:
         self.presence, self._looks, self._last = presence, iter(looks), looks[-1]
         self.now_s = 0.0
-        self.told: list[str] = []
+        self.messages: list[str] = []
 
     def look(self) -> Pause:
         return next(self._looks, self._last)
@@ -49,7 +49,7 @@ class Machine:
     def waits(self, wait_s: float) -> float:
         """The time waited."""
         begin = self.now_s
-        report, clock = self.told.append, lambda: self.now_s
+        report, clock = self.messages.append, lambda: self.now_s
         wait_for_idle(self.presence, wait_s, report, self.look, clock, self.sleep)
         return self.now_s - begin
 
@@ -71,7 +71,7 @@ def second(presence: Presence, tmp_path: Path) -> Iterator[Presence]:
 
 def test_an_idle_machine_has_no_warning_and_no_wait(presence: Presence) -> None:
     machine = Machine(presence, QUIET)
-    assert (machine.waits(600), machine.told) == (0, [])
+    assert (machine.waits(600), machine.messages) == (0, [])
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_disturbances_are_warned_about_once_without_waiting(
 ) -> None:
     machine = Machine(presence, look)
     assert machine.waits(0) == 0
-    assert machine.told == [
+    assert machine.messages == [
         f"{message}: cases it disturbs will be marked contended; --wait-for-idle 10m waits until it is over"
     ]
 
@@ -134,7 +134,7 @@ def test_child_processes_are_not_other_programs() -> None:
 def test_a_run_waits_for_three_quiet_looks(presence: Presence) -> None:
     machine = Machine(presence, BUSY, QUIET, QUIET, BUSY, QUIET, QUIET, QUIET, BUSY)
     assert machine.waits(600) == 12
-    assert machine.told == snapshot(
+    assert machine.messages == snapshot(
         ["other programs use 1.50 of 2 CPUs (spin 1.50): waiting for up to 10 min 00 s", "idle after 12 s"]
     )
 
@@ -142,7 +142,7 @@ def test_a_run_waits_for_three_quiet_looks(presence: Presence) -> None:
 def test_a_run_measures_after_the_longest_wait(presence: Presence) -> None:
     machine = Machine(presence, BUSY)
     assert machine.waits(60) == 60
-    assert machine.told[1:] == [
+    assert machine.messages[1:] == [
         "other programs use 1.50 of 2 CPUs (spin 1.50): cases it disturbs will be marked contended"
     ]
 
@@ -154,7 +154,7 @@ def test_a_run_sees_another_that_measures_until_it_ends(presence: Presence, seco
     assert process > 0
     machine = Machine(second, QUIET)
     assert machine.waits(4) == 4
-    assert machine.told[0] == f"another run is measuring (process {process}): waiting for up to 4 s"
+    assert machine.messages[0] == f"another run is measuring (process {process}): waiting for up to 4 s"
     presence.leave()
     assert second.others() == []
     assert machine.waits(600) == 0

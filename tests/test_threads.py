@@ -139,8 +139,8 @@ def test_the_answer_names_the_best_number_of_each_target_with_the_interval_of_it
 
 
 def test_equally_fast_numbers_of_threads_are_tied() -> None:
-    one_thread, two = (a_case(threads=threads) for threads in (1, 2))
-    alike = some_rounds(1.0, 1.002, 1.0, case=one_thread) + some_rounds(1.0, 1.0, 1.003, case=two)
+    one_thread, two_threads = (a_case(threads=threads) for threads in (1, 2))
+    alike = some_rounds(1.0, 1.002, 1.0, case=one_thread) + some_rounds(1.0, 1.0, 1.003, case=two_threads)
     (line,) = answer(a_run(alike))
     assert f"1 thread or 2 threads, as fast as each other within {EQUIVALENCE:.0%}" in line
     assert answer(a_run(of_threads({2: 1.0}))) == []

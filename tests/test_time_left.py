@@ -30,25 +30,25 @@ def test_the_time_left_begins_with_the_estimates() -> None:
 
 
 def test_a_failed_case_costs_no_further_time() -> None:
-    time_left_of_two = of_two()
-    time_left_of_two.add(a_record(a_failure(), case=CASES[0], stages_s={"wall": 2.0}))
-    assert time_left_of_two.remaining_s == pytest.approx(14.0)
-    assert time_left_of_two.done == ROUNDS
+    estimate = of_two()
+    estimate.add(a_record(a_failure(), case=CASES[0], stages_s={"wall": 2.0}))
+    assert estimate.remaining_s == pytest.approx(14.0)
+    assert estimate.done == ROUNDS
 
 
 def test_records_of_an_interrupted_run_take_no_time() -> None:
-    time_left_of_two = of_two(preparing_s=30.0)
-    time_left_of_two.add(a_record(case=CASES[0], stages_s={"wall": 2.0}), earlier=True)
-    assert time_left_of_two.remaining_s == pytest.approx(30.0 + 4.0 + 14.0)
+    estimate = of_two(preparing_s=30.0)
+    estimate.add(a_record(case=CASES[0], stages_s={"wall": 2.0}), earlier=True)
+    assert estimate.remaining_s == pytest.approx(30.0 + 4.0 + 14.0)
 
 
 def test_rounds_beyond_the_planned_ones_have_no_length() -> None:
-    time_left_of_two = of_two()
+    estimate = of_two()
     for number in range(ROUNDS):
-        time_left_of_two.add(a_record(case=CASES[0], round=number, stages_s={"wall": 2.0}))
-        assert not time_left_of_two.is_further
-    time_left_of_two.add(a_record(case=CASES[0], round=ROUNDS, stages_s={"wall": 2.0}))
-    assert time_left_of_two.is_further
+        estimate.add(a_record(case=CASES[0], round=number, stages_s={"wall": 2.0}))
+        assert not estimate.is_further
+    estimate.add(a_record(case=CASES[0], round=ROUNDS, stages_s={"wall": 2.0}))
+    assert estimate.is_further
 
 
 Speed = Callable[[float], float]  # share of completed work → slowdown at that time

@@ -74,9 +74,9 @@ def test_a_view_of_a_parameter_may_be_passed_to_a_submodule(model: Write) -> Non
 def inputs(batch=2):
     return torch.randn(batch, 16, 4)
 """
-    model_made = model(text)
-    assert model_made.graph["flops"] == 2 * (2 * 8 * 16 * 16) + 2 * (2 * 8 * 16 * 4)
-    assert deviation(model_made).ratio < 1
+    workload = model(text)
+    assert workload.graph["flops"] == 2 * (2 * 8 * 16 * 16) + 2 * (2 * 8 * 16 * 4)
+    assert deviation(workload).ratio < 1
 
 
 STATEFUL = """class Model(nn.Module):
@@ -145,9 +145,9 @@ def test_a_tolerance_that_accepts_zeros_is_unverified(model: Write) -> None:
 def inputs(batch=4):
     return torch.randn(batch, 64, 32)
 """
-    model_made = model(text)
-    assert model_reference(model_made, Dtype.BFLOAT16).unverified
-    assert not model_reference(model_made, Dtype.FLOAT32).unverified
+    workload = model(text)
+    assert model_reference(workload, Dtype.BFLOAT16).unverified
+    assert not model_reference(workload, Dtype.FLOAT32).unverified
 
 
 def test_a_random_output_is_named_and_the_others_are_compared(model: Write) -> None:
@@ -169,16 +169,15 @@ def test_engines_run_with_changing_output_shapes(
 ) -> None:
     pytest.importorskip(name)
     monkeypatch.chdir(tmp_path)
-    model_made = model(
+    workload = model(
         LAYER.format(body="y = self.layer(x)\n        return y[y[:, 0] > 0], y").replace("=4", "=64")
     )
     backend = backend_class(name)()
     session = backend.open("cpu", Dtype.FLOAT32, "graph", 1)
     first, second = (
-        model_made.arrays(Draw(Dtype.FLOAT32, renewed=renewed))
-        for renewed in (lambda _: 0, model_made.is_input)
+        workload.arrays(Draw(Dtype.FLOAT32, renewed=renewed)) for renewed in (lambda _: 0, workload.is_input)
     )
-    program = backend.program(session, model_made, first)
+    program = backend.program(session, workload, first)
     step = session.compile(program.step, 0)
     shapes: list[tuple[int, ...]] = []
     for arrays in (first, second):
@@ -195,9 +194,9 @@ def test_engines_run_with_changing_output_shapes(
 def test_indices_decided_by_rounding_are_not_compared(model: Write) -> None:
     body = "y = self.layer(x).flatten()\n        return y, (2000 * y).floor().long()"
     text = LAYER.format(body=body).replace("batch=4", "batch=2")
-    model_made = model(text)
-    large = replace(model_made, sizes={"batch": 2048})
-    skipped = [model_reference(workload, Dtype.FLOAT32).skipped for workload in (model_made, large)]
+    workload = model(text)
+    large = replace(workload, sizes={"batch": 2048})
+    skipped = [model_reference(workload, Dtype.FLOAT32).skipped for workload in (workload, large)]
     assert skipped == [[], ["1"]]
 
 
