@@ -224,14 +224,6 @@ def test_revisions_that_cannot_be_measured_leave_a_range(tmp_path: Path) -> None
 
 
 @pytest.mark.real
-def test_revisions_that_do_not_differ_end_the_search(tmp_path: Path) -> None:
-    root = repository(tmp_path / "repository", ["0.001"] * 3)
-    output = bisected("--rev", "v0..v2", *CASES, cwd=root)
-    assert (output["end"], len(output["pairs"]), output["span"]) == ("no difference", 8, None)
-    assert output["answer"].startswith("no difference of 3% or more between ")
-
-
-@pytest.mark.real
 def test_an_end_that_fails_is_reported_with_its_reason(tmp_path: Path) -> None:
     root = repository(tmp_path / "repository", ["0.001", "0.001", "1 / 0"])
     output = bisected("--rev", "v0..v2", *CASES, cwd=root, code=4)
