@@ -34,21 +34,12 @@ def bind_function(call: Message, folder: Path) -> Callable[[], Any]:
     function = _load_function(call["function"], folder)
     arguments = _unpickle(folder / call["arguments"]) if call["arguments"] else ()
     setup_result = _load_function(call["setup"], folder)() if call["setup"] else None
-    if setup_result is None and not arguments:
-        return function
+    if setup_result is None:
+        setup_result = ()
     if isinstance(setup_result, Mapping):
         return partial(function, *arguments, **setup_result)
-    return partial(
-        function,
-        *arguments,
-        *(
-            setup_result
-            if isinstance(setup_result, tuple)
-            else ()
-            if setup_result is None
-            else (setup_result,)
-        ),
-    )
+    arguments = (*arguments, *(setup_result if isinstance(setup_result, tuple) else (setup_result,)))
+    return partial(function, *arguments) if arguments else function
 
 
 def _load_function(source: Message, folder: Path) -> Callable[..., Any]:
