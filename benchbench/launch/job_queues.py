@@ -110,7 +110,7 @@ class JobQueues:
         if job.case and (refusal := self._lost.refusal(job.case)):
             self._add(job.done(refusal))
             return
-        message, worker = begin(job), self._workers.usable(template)
+        message, worker = begin(job), self._workers.live_worker(template)
         worker.post(message, fork=True)
         self._running[template] = _RunningJob(job, worker, time.monotonic())
 

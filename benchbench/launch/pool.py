@@ -103,7 +103,7 @@ class WorkerPool:
             if not case.is_call:
                 kinds.setdefault(template_of(case), set()).add((str(case.phase), case.mode))
         self._workers.preload(kinds)
-        self._charge("import", begin)
+        self._add_time("import", begin)
 
     def probe(self, later_rounds: int = 0) -> list[Probe]:
         """Find the devices of every target.
@@ -117,7 +117,7 @@ class WorkerPool:
         greetings = self._start(templates, rounds_ahead=rounds_ahead)
         begin = time.perf_counter()
         probes = [self._probe(template, greeting) for template, greeting in greetings.items()]
-        self._charge("probe", begin)
+        self._add_time("probe", begin)
         return probes
 
     def watch(self, case: Case) -> AbstractContextManager[Observer]:
@@ -144,7 +144,7 @@ class WorkerPool:
 
         `fork`: run it in a forked process; otherwise the worker keeps the job's imports.
         """
-        worker = self._workers.usable(Template(target) if target else REFERENCE)
+        worker = self._workers.live_worker(Template(target) if target else REFERENCE)
         return worker.run(job, self._settings.timeout_s, fork=fork)
 
     def run_case(self, case: Case, job: Message, *, after_hang: bool = False) -> tuple[Answer, str]:
@@ -180,7 +180,7 @@ class WorkerPool:
         if refusal := self._lost.refusal(case):
             return refusal
         job, files = self._with_call(case, {**job, "turns": True})
-        return self._workers.usable(template_of(case)).begin(self._job_of(case, job), files, fork=True)
+        return self._workers.live_worker(template_of(case)).begin(self._job_of(case, job), files, fork=True)
 
     def record_end(self, case: Case, answer: Answer) -> Answer:
         """Return the answer of a process started by `begin`. If it is stuck, mark its device as lost."""
@@ -208,7 +208,7 @@ class WorkerPool:
 
     def inspect_call(self, call: Call, backend: str | None, device: str | None) -> Answer:
         """Call a function once, in a process without a backend, to find which framework synchronises it."""
-        worker = self._workers.usable(Template(PYTHON))
+        worker = self._workers.live_worker(Template(PYTHON))
         job = {"kind": "look", "call": message_of_call(call), "backend": backend, "device": device}
         return worker.run(job, self._settings.timeout_s, call.files, fork=True)
 
@@ -216,7 +216,7 @@ class WorkerPool:
         isolation = self._settings.isolation
         if isolation is Isolation.SPAWN:
             return self._run_spawned(case, job, files), "spawn"
-        worker = self._workers.usable(template_of(case))
+        worker = self._workers.live_worker(template_of(case))
         fork = isolation is Isolation.FORK or case.placement.devices > 1  # a process cannot change devices
         answer = worker.run(self._job_of(case, job), self._settings.timeout_s, files, fork=fork)
         if fork and answer.end is JobEnd.HUNG:
@@ -245,8 +245,8 @@ class WorkerPool:
 
         for job in JobQueues(self._workers, self._lost, self._settings.timeout_s).answers(jobs, message_of):
             if job.case is None:
-                begin = self._charge("reference", begin)
-        self._charge("verify_training", begin)
+                begin = self._add_time("reference", begin)
+        self._add_time("verify_training", begin)
 
     def _run_spawned(self, case: Case, job: Message, files: Files | None) -> Answer:
         target = self._targets[case.target]
@@ -275,7 +275,7 @@ class WorkerPool:
     ) -> dict[Template, Greeting]:
         begin = time.perf_counter()
         greetings = self._workers.start(templates, reusable, rounds_ahead)
-        self._charge("import", begin)
+        self._add_time("import", begin)
         return greetings
 
     def _probe(self, template: Template, greeting: Greeting) -> Probe:
@@ -289,7 +289,9 @@ class WorkerPool:
                 reason=greeting.reason,
                 remedy=target.remedy or backend.remedy(),
             )
-        answer = self._workers.current(template).run({"kind": "probe"}, self._settings.timeout_s, fork=True)
+        answer = self._workers.latest_worker(template).run(
+            {"kind": "probe"}, self._settings.timeout_s, fork=True
+        )
         try:
             reply = msgspec.convert(answer.reply, _Devices)
         except msgspec.ValidationError as error:
@@ -307,7 +309,7 @@ class WorkerPool:
         identity = {"case": dataclasses.asdict(case), "case_id": case.id}
         return {**job, **identity, "timeout_s": self._settings.timeout_s}
 
-    def _charge(self, stage: str, begin: float) -> float:
+    def _add_time(self, stage: str, begin: float) -> float:
         """Add the time since `begin` to a stage; return the current time."""
         now = time.perf_counter()
         self.stages_s[stage] = self.stages_s.get(stage, 0.0) + now - begin

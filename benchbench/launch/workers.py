@@ -73,7 +73,7 @@ class RunWorkers:
         """The templates with virtual time whose worker can run another job."""
         return {item for item in templates if self._is_alive(item) and self._is_virtual(item)}
 
-    def usable(self, template: Template) -> Worker:
+    def live_worker(self, template: Template) -> Worker:
         """The template's worker. A missing or dead one is started first."""
         if not self._is_alive(template):
             if template in self._current:
@@ -82,7 +82,7 @@ class RunWorkers:
             self._current[template].ready()
         return self._current[template]
 
-    def current(self, template: Template) -> Worker:
+    def latest_worker(self, template: Template) -> Worker:
         """The template's latest worker, which may be dead."""
         return self._current[template]
 
