@@ -27,10 +27,11 @@ FILES = (
     *(f"benchbench/worker/{name}.py" for name in ("verify", "after_timing", "plausibility")),
 )
 TESTS = (
-    "acceptance", "asynchronous", "changed_work", "check", "check_inputs", "check_rates",
-    "common_change", "common_factor", "compare", "drift", "estimates", "float8", "gate", "heats",
-    "history", "hours", "linear_growth", "measure", "metrics", "plausibility", "plausible", "ranking",
-    "report", "roofline", "schedule", "session_variance", "sessions", "stats", "timed_mutants",
+    "acceptance", "asynchronous", "bisection", "changed_work", "check", "check_inputs", "check_rates",
+    "common_change", "common_factor", "compare", "drift", "estimates", "exporters", "float8", "gate",
+    "graphs", "heats", "history", "hours", "launch_bound", "limits", "linear_growth", "measure",
+    "metrics", "plan", "plausibility", "plausible", "ranking", "report", "roofline", "run_heat",
+    "schedule", "session_variance", "sessions", "short_names", "stats", "suite", "timed_mutants",
     "tolerance", "variance", "whole_output",
 )  # fmt: skip
 # Read by every process that tests start, which cannot find the settings of mutmut: nothing is recorded there.
