@@ -332,13 +332,7 @@ def test_patterns_of_the_nearest_config_file_override_its_general_threshold(benc
     inner.mkdir()
     results = str(bench.folder / "results")
     process = accelbench(
-        "check",
-        "latest",
-        "--format",
-        "json",
-        cwd=inner,
-        ACCELBENCH_RESULTS=results,
-        **paced_by(bench.folder),
+        "check", "latest", "--format", "json", cwd=inner, ACCELBENCH_RESULTS=results, **paced_by(bench.folder)
     )
     data = json.loads(process.stdout)
     limits = {(finding["case"][:5], finding["metric"]): finding["threshold"] for finding in data["findings"]}

@@ -299,9 +299,7 @@ points = st.lists(st.tuples(prices, prices) | st.tuples(st.sampled_from((1.0, 2.
 
 
 @given(points)
-def test_the_front_is_not_dominated_and_dominates_all_other_offers(
-    offers: list[tuple[float, float]],
-) -> None:
+def test_the_front_is_not_dominated_and_dominates_all_other_offers(offers: list[tuple[float, float]]) -> None:
     best = dominating_points(offers)
     front = [number for number, by in enumerate(best) if by is None]
     assert bool(front) == bool(offers)

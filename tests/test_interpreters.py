@@ -72,9 +72,7 @@ def test_an_unknown_backend_suggests_the_nearest() -> None:
         assert caught.value.hint == "Did you mean 'torch'?"
 
 
-def test_explicit_interpreters_override_environments_and_the_running_one(
-    cache: Path,
-) -> None:
+def test_explicit_interpreters_override_environments_and_the_running_one(cache: Path) -> None:
     assert only("fake").python == "running"
     folder = an_environment(cache, "fake")
     assert only("fake").python == str(folder / "bin/python")

@@ -145,9 +145,7 @@ def test_an_accelerator_runs_one_job_at_a_time(monkeypatch: pytest.MonkeyPatch) 
     ]
 
 
-def test_a_hung_job_times_out_without_delaying_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_hung_job_times_out_without_delaying_others(monkeypatch: pytest.MonkeyPatch) -> None:
     answers: list[Answer] = []
     jobs = [a_job(on("torch"), "endless", 1e6, answers=answers)]
     jobs += [a_job(on("jax"), f"short {number}", 10) for number in range(3)]

@@ -17,9 +17,7 @@ STAT = (
 )
 
 
-def test_cpu_time_includes_interrupts_and_counts_guests_once(
-    tmp_path: Path,
-) -> None:
+def test_cpu_time_includes_interrupts_and_counts_guests_once(tmp_path: Path) -> None:
     root = tree(tmp_path, {"proc/stat": STAT})
     assert kernel.cpu_times(root, (0,)) == kernel.CpuTimes(150 / TICK, 50 / TICK)
     assert kernel.cpu_times(root, (0, 2)) == kernel.CpuTimes((150 + 370) / TICK, 100 / TICK)

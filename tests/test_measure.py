@@ -332,9 +332,7 @@ def test_reading_a_block_that_was_not_waited_for_takes_ten_times_longer(seconds:
 
 
 @pytest.mark.parametrize("seconds", [1e-5, 1e-3, 0.5])
-def test_lazy_outputs_are_detected_by_their_readback_time(
-    seconds: float,
-) -> None:
+def test_lazy_outputs_are_detected_by_their_readback_time(seconds: float) -> None:
     class Lazy(Script):
         def finish(self, output: str) -> None:
             self._clock += {"lazy": seconds, "computed": 0.0}[output] + 0.003

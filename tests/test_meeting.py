@@ -13,12 +13,7 @@ import pytest
 
 from benchbench import meeting
 from benchbench.launch.channel import Channel
-from benchbench.launch.rank_transport import (
-    Follower,
-    Group,
-    GroupMember,
-    Meeting,
-)
+from benchbench.launch.rank_transport import Follower, Group, GroupMember, Meeting
 from benchbench.launch.transport import Answer
 from benchbench.meeting import Rank, serve_ranks
 from benchbench.model.measurement import Failure

@@ -141,9 +141,7 @@ def test_disagreement_has_the_reason_of_the_pooled_value(metric: Metric, values:
 
 
 @given(st.lists(st.floats(1.0, MAX_PROCESS_RATIO), min_size=5, max_size=40))
-def test_the_interval_of_five_agreeing_processes_is_within_half_of_the_value(
-    agreeing: list[float],
-) -> None:
+def test_the_interval_of_five_agreeing_processes_is_within_half_of_the_value(agreeing: list[float]) -> None:
     pooled = geometric_mean(agreeing)
     assert pooled.value is not None
     assert pooled.low is not None

@@ -124,9 +124,7 @@ def test_an_unavailable_precision_is_refused_if_openvino_uses_another(
         compiled_on(Engine(computes), dtype, monkeypatch)
 
 
-def test_a_product_in_another_precision_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_product_in_another_precision_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Unsupported, match="bfloat16 for FullyConnected on this CPU: it would compute in f32"):
         compiled_on(Engine("bf16", products="f32"), Dtype.BFLOAT16, monkeypatch)
 

@@ -21,16 +21,7 @@ import pytest
 from benchbench import exporters
 from benchbench.analyse.roofline import Ceiling
 from benchbench.documents import document
-from benchbench.documents.document import (
-    Content,
-    Document,
-    Number,
-    Plot,
-    SizedValue,
-    Sweep,
-    Sweeps,
-    Tone,
-)
+from benchbench.documents.document import Content, Document, Number, Plot, SizedValue, Sweep, Sweeps, Tone
 from benchbench.documents.run import RunReport, report_document
 from benchbench.exporters._drawing import PLAIN
 from benchbench.exporters._panels import COLOURS, OTHERS

@@ -262,9 +262,7 @@ def test_gradients_that_are_not_the_mean_over_ranks_and_micro_batches_are_wrong(
 @pytest.mark.parametrize(
     "work", [ConvnetTrain(), pytest.param(Resnet50Train(depth=14), marks=pytest.mark.nightly)]
 )
-def test_a_replicated_reference_has_the_loss_of_the_whole_batch_without_batch_norm(
-    work: Training,
-) -> None:
+def test_a_replicated_reference_has_the_loss_of_the_whole_batch_without_batch_norm(work: Training) -> None:
     small = work.divided(TWO).small()
     arrays = small.arrays(Draw(Dtype.FLOAT64))
     (full,) = small.reference(arrays, 1)
@@ -301,9 +299,7 @@ def test_each_device_gets_its_part_of_each_micro_batch() -> None:
         pytest.param(Resnet50Train(depth=14, accumulate=2), marks=pytest.mark.nightly),
     ],
 )
-def test_micro_batches_equal_the_batch_without_batch_norm(
-    work: ConvnetTrain | Resnet50Train,
-) -> None:
+def test_micro_batches_equal_the_batch_without_batch_norm(work: ConvnetTrain | Resnet50Train) -> None:
     small = work.small()
     arrays = small.arrays(Draw(Dtype.FLOAT64))
     (split,) = small.reference(arrays, 1)

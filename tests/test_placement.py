@@ -157,9 +157,7 @@ def test_each_environment_has_separate_compile_caches() -> None:
 
 
 @pytest.mark.real
-def test_each_value_of_a_variable_is_a_case_and_the_empty_one_is_the_default(
-    tmp_path: Path,
-) -> None:
+def test_each_value_of_a_variable_is_a_case_and_the_empty_one_is_the_default(tmp_path: Path) -> None:
     process = accelbench(
         "run", "-w", "surrounded", "-b", "fake", "--env", "STEP_S=,0.25,0.5", "--rounds", "1", cwd=tmp_path
     )

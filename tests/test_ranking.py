@@ -14,14 +14,7 @@ from hypothesis import strategies as st
 
 from benchbench.analyse.doubts import NO_DOUBT, UNBOUNDED, Doubt, TimedProcess, doubt, fair_pairs
 from benchbench.documents.answers import answer
-from benchbench.judging.ranking import (
-    ALPHA,
-    Contender,
-    Standing,
-    judge_records,
-    judge_works,
-    share_of,
-)
+from benchbench.judging.ranking import ALPHA, Contender, Standing, judge_records, judge_works, share_of
 from benchbench.model.run import Policy
 from benchbench.stats import VariancePrior, discovery_level, robust_prior, variance_prior
 from benchbench.store.runs import read_run
@@ -60,9 +53,7 @@ some_works = st.lists(
 
 
 @given(some_works)
-def test_winner_is_significantly_faster_than_all_rivals(
-    works: list[list[Contender]],
-) -> None:
+def test_winner_is_significantly_faster_than_all_rivals(works: list[list[Contender]]) -> None:
     for work, verdict in zip(works, judge_works(works, QUICK), strict=True):
         assert len(verdict.rivals) == len(work) - 1
         if verdict.winner:

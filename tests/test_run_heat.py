@@ -185,8 +185,7 @@ def test_slow_steps_have_fewer_cycles_down_to_the_minimum() -> None:
 
 
 @pytest.mark.parametrize(
-    ("disturbed", "cycles"),
-    [(0, QUICK.cycles), (10, QUICK.cycles), (15, 25), (1000, 2 * QUICK.cycles)],
+    ("disturbed", "cycles"), [(0, QUICK.cycles), (10, QUICK.cycles), (15, 25), (1000, 2 * QUICK.cycles)]
 )
 def test_disturbed_cycles_are_repeated_at_most_once(disturbed: int, cycles: int) -> None:
     heat = Heat(calm())

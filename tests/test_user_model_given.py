@@ -213,9 +213,7 @@ def test_a_jax_function_uses_the_inputs_of_a_file_and_its_own_parameters(tmp_pat
 
 
 @pytest.mark.real
-def test_given_inputs_and_weights_are_verified_with_a_note_on_limits(
-    tmp_path: Path,
-) -> None:
+def test_given_inputs_and_weights_are_verified_with_a_note_on_limits(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     (tmp_path / "mine.py").write_text((MODEL_FOLDER / "bert_tiny.py").read_text())
     np.savez(tmp_path / "given.npz", np.arange(20).reshape(2, 10))

@@ -155,9 +155,7 @@ def test_a_keras_model_uses_the_inputs_of_a_file_and_its_own_weights(tmp_path: P
 
 @pytest.mark.real
 @pytest.mark.usefixtures("stored_references")
-def test_right_keras_engines_pass_and_wrong_ones_are_detected(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_right_keras_engines_pass_and_wrong_ones_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     model, right = digits(), KerasInference.model
     assert deviation(model, backend=backend_of(model)).ratio < 0.8
     wrong = {}
@@ -272,9 +270,7 @@ def test_saved_layer_dtypes_are_overridden_by_the_requested_one() -> None:
 @pytest.mark.nightly
 @pytest.mark.real
 @pytest.mark.parametrize("library", ["", "flax"])
-def test_jax_functions_in_memory_are_measured_with_their_parameters(
-    library: str,
-) -> None:
+def test_jax_functions_in_memory_are_measured_with_their_parameters(library: str) -> None:
     pytest.importorskip("cloudpickle")
     pytest.importorskip("jax")
     weight = np.arange(12, dtype=np.float32).reshape(4, 3)

@@ -20,11 +20,7 @@ from benchbench.errors import Unsupported
 from benchbench.model.case import Dtype
 from benchbench.model.user_model import parse_spec
 from benchbench.worker.user_models import torch_graph, torch_module
-from benchbench.worker.user_models.reference import (
-    model_reference,
-    model_tolerance,
-    weight_coverage,
-)
+from benchbench.worker.user_models.reference import model_reference, model_tolerance, weight_coverage
 from benchbench.worker.user_models.torch_reference import wide_step
 from benchbench.worker.user_models.workload import ModelInference
 from benchbench.worker.verify import output_deviation, output_elements, relative_error
