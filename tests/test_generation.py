@@ -109,9 +109,7 @@ def logits_of(framework: str, program: Program, steps: int = 1) -> Any:
 @pytest.mark.real
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize(("prefill", "decode"), PAIRS)
-def test_every_framework_generates_the_same_logits_as_it_reads(
-    framework: str, prefill: Prefill, decode: Decode
-) -> None:
+def test_generated_and_read_logits_are_equal(framework: str, prefill: Prefill, decode: Decode) -> None:
     """Further steps, which write the same place of the cache again, agree as well."""
     prompt, last = prefill.tiny(), decode.tiny()
     arrays: Any = last.arrays(DRAW)

@@ -180,9 +180,7 @@ class Queue:
 
 @pytest.mark.parametrize("step_s", [1e-5, 1e-3, 0.3])
 @pytest.mark.parametrize(("launching", "waits"), [(0.1, False), (1.0, False), (0.1, True), (1.0, True)])
-def test_waiting_for_the_device_is_distinguished_from_slow_launching(
-    step_s: float, launching: float, waits: bool
-) -> None:
+def test_waiting_for_the_device_is_not_slow_launching(step_s: float, launching: float, waits: bool) -> None:
     queue = Queue(step_s, launching * step_s, waits)
     samples = cast(Samples, SimpleNamespace(block_s=(2 * step_s,) * 5, iterations=2))
     runner, session = cast(Runner, SimpleNamespace(step=queue.step)), cast(Session, queue)

@@ -158,9 +158,7 @@ def states_of(command: str) -> set[str]:
     }
 
 
-def test_child_processes_of_a_case_are_stopped_and_ended_with_it(
-    begin: Callable[[str], LocalJob], sleep: str
-) -> None:
+def test_child_processes_are_stopped_and_ended_with_it(begin: Callable[[str], LocalJob], sleep: str) -> None:
     job, second_job = begin("parenting"), begin("good")
     assert "warm" in (job.receive(30.0) or {})
     assert "warm" in (second_job.receive(30.0) or {})
@@ -193,7 +191,7 @@ def test_a_job_that_no_signal_ends_does_not_block_its_worker(
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM], ids=str)
-def test_no_process_is_left_however_the_program_ends_in_a_heat(
+def test_no_process_is_left_after_the_program_ends(
     tmp_path: Path, sleep: str, number: signal.Signals
 ) -> None:
     functions = [f"functions.py:{name}" for name in ("parenting", "good")]

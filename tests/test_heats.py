@@ -111,9 +111,7 @@ def test_ending_a_job_without_a_turn_leaves_its_worker_alive(worker: Worker) -> 
     given_turn(second_job)
 
 
-def test_a_template_that_cannot_fork_reports_it_and_continues(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_template_that_cannot_fork_continues(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     channels, threads = list[socket.socket](), list[Thread]()
 
     def fork() -> int:

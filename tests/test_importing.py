@@ -401,9 +401,7 @@ def test_files_of_two_tools_are_refused(tmp_path: Path) -> None:
 
 @given(st.lists(st.floats(1e-9, 1e3), min_size=1, max_size=20), st.integers(1, 10**7))
 @settings(max_examples=100)
-def test_samples_survive_import_and_export_with_any_number_of_iterations(
-    blocks: list[float], iterations: int
-) -> None:
+def test_samples_survive_import_and_export(blocks: list[float], iterations: int) -> None:
     data = [block / iterations for block in blocks]  # statistics stored by pytest-benchmark
     with tempfile.TemporaryDirectory() as folder:
         run = import_files([a_file(Path(folder), a_benchmark(*data, iterations=iterations))])

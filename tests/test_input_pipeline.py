@@ -290,9 +290,7 @@ def test_a_missing_or_too_small_set_is_unsupported(tmp_path: Path, monkeypatch: 
     assert str(tmp_path) not in str(error.value)
 
 
-def test_data_paths_come_from_the_environment_or_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_data_paths_come_from_a_variable_or_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "accelbench.toml").write_text('[data]\npaths = ["mnist", "photos"]\n')
     (tmp_path / "below").mkdir()
     monkeypatch.chdir(tmp_path / "below")

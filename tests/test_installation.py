@@ -16,9 +16,7 @@ from tests.program import accelbench
 from tests.test_architecture import PACKAGE, ROOT
 
 
-def test_the_install_command_of_a_clone_names_the_clone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_install_commands_of_a_clone_name_the_clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     origin = json.dumps({"url": tmp_path.as_uri(), "dir_info": {"editable": True}})
     assert install_line("torch", origin) == f"pip install -e '{tmp_path}[torch]'"
     monkeypatch.chdir(tmp_path)

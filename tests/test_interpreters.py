@@ -99,9 +99,7 @@ def test_labelled_environments_are_used_on_request_and_listed(cache: Path) -> No
     assert all_there_is[-2:] == ["fake@own", "torch@x"]
 
 
-def test_the_python_option_overrides_the_variable_and_accepts_folders(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_python_option_overrides_the_variable(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = an_environment(cache, "fake@own")
     other_python = a_program(cache / "other", "3 12 1")
     monkeypatch.setenv("ACCELBENCH_PYTHON", f"fake@a={other_python}:fake@b={other_python}")
@@ -200,9 +198,7 @@ def test_removal_deletes_the_record_first(cache: Path) -> None:
 
 
 @pytest.mark.real
-def test_an_unusable_environment_is_listed_with_the_remedy_and_its_cases_are_omitted(
-    tmp_path: Path, cache: Path
-) -> None:
+def test_an_unusable_environment_is_listed_with_the_remedy(tmp_path: Path, cache: Path) -> None:
     (cache / "fake@half").mkdir()
     more = {"ACCELBENCH_CACHE": str(tmp_path)}
     output = accelbench("devices", "-b", "fake@half", cwd=tmp_path, code=0, **more).stdout

@@ -166,9 +166,7 @@ def test_a_hung_job_times_out_without_delaying_others(monkeypatch: pytest.Monkey
         (b"", True, True),
     ],
 )
-def test_a_channel_reports_waiting_messages_without_blocking(
-    content: bytes, closed: bool, come: bool
-) -> None:
+def test_a_channel_reports_messages_without_blocking(content: bytes, closed: bool, come: bool) -> None:
     ours, theirs = socket.socketpair()
     channel = Channel(ours)
     with theirs:

@@ -37,9 +37,7 @@ def transport(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalTransport]:
     assert not local_transport.scratch.path.exists()
 
 
-def test_a_run_removes_only_the_folders_of_killed_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_removes_only_folders_of_killed_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     running, killed, results = RunScratch(), RunScratch(), tmp_path / "kept"
     os.close(killed._lock)  # like the end of its process
@@ -208,7 +206,7 @@ def test_an_import_that_takes_too_long_is_broken(transport: LocalTransport, tmp_
     assert not process.alive
 
 
-def test_a_worker_gets_only_allowed_variables(
+def test_workers_get_only_allowed_variables(
     transport: LocalTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SECRET_TOKEN", "canary")

@@ -92,9 +92,7 @@ def test_several_hosts_need_a_long_secret(secret: str | None) -> None:
     assert "openssl rand" in error.value.hint
 
 
-def test_on_one_host_the_port_is_announced_in_a_private_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_port_is_announced_in_a_private_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     variables = {**VARIABLES["mpirun"], "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}
     del variables["ACCELBENCH_ADDRESS"]

@@ -107,9 +107,7 @@ def test_a_bad_message_of_a_forked_rank_is_a_failure(
     assert reply["outcome"]["message"].startswith("rank 1 of 2: what it sent cannot be read: ")
 
 
-def test_the_sender_of_a_bad_message_is_named_and_not_the_ranks_it_affected(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_sender_of_a_bad_message_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meeting, "GRACE_S", 0.02)
     here, there = zip(*(socket.socketpair() for _ in range(3)), strict=True)
     send(there[0], a_reply(status="failed", message="connection closed by peer"))
@@ -177,9 +175,7 @@ def come(invitation: dict[str, Any], introduction: dict[str, Any], *lines: bytes
     [{}, {"rank": 2}, {"rank": -1}, {"rank": "1"}, {"rank": True}, {"rank": None}, {"rank": [1]}],
     ids=json.dumps,
 )
-def test_a_process_that_is_not_a_rank_of_the_job_is_rejected_and_the_others_meet(
-    introduction: dict[str, Any],
-) -> None:
+def test_a_process_that_is_not_a_rank_is_rejected(introduction: dict[str, Any]) -> None:
     with a_meeting(20.0) as meeting:
         first = meeting.invitation(0)
         threads = [threading.Thread(target=come, args=(first, introduction))]

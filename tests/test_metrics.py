@@ -211,9 +211,7 @@ def test_p99_needs_662_samples() -> None:
         ([{"relative_error": error} for error in (1e-7, 3e-7, None)], {"relative_error": 3e-7}),
     ],
 )
-def test_a_column_combines_the_available_rounds(
-    outcomes: list[dict[str, Any]], columns: dict[str, float]
-) -> None:
+def test_columns_combine_available_rounds(outcomes: list[dict[str, Any]], columns: dict[str, float]) -> None:
     row = the_row(*(a_measurement(**outcome) for outcome in outcomes))
     assert {name: row[name] for name in columns} == columns
 

@@ -113,7 +113,7 @@ def tiny(name: str, **params: Any) -> Operation:
     ("name", "params", "wrong"),
     [pytest.param(*mutant[:2], mutant[3], id=f"{mutant[0]}: {mutant[2]}") for mutant in MUTANTS],
 )
-def test_a_wrong_program_exceeds_one_and_a_half_tolerances(
+def test_a_wrong_program_exceeds_its_tolerance(
     name: str, params: dict[str, Any], wrong: Wrong, dtype: Dtype
 ) -> None:
     work = tiny(name, **params)
@@ -151,9 +151,7 @@ class NoState(Ops):
 @pytest.mark.parametrize("dtype", [Dtype.FLOAT32, Dtype.BFLOAT16])
 @pytest.mark.parametrize("name", ["rnn", "rnn_backward"])
 @pytest.mark.parametrize("wrong", [ReluForTanh, NoBias, NoState])
-def test_a_wrong_recurrent_layer_exceeds_one_and_a_half_tolerances(
-    name: str, wrong: type[Ops], dtype: Dtype
-) -> None:
+def test_a_wrong_recurrent_layer_exceeds_its_tolerance(name: str, wrong: type[Ops], dtype: Dtype) -> None:
     assert error_ratio(tiny(name), dtype) < 0.7
     assert error_ratio(tiny(name), dtype, wrong) > 1.5
 
@@ -271,9 +269,7 @@ def test_jax_queues_a_copy_and_a_product_and_both_are_right() -> None:
         (OpenVino, "host_to_device", "whole graphs only"),
     ],
 )
-def test_a_transfer_without_framework_support_is_unsupported(
-    kind: type[Backend], name: str, reason: str
-) -> None:
+def test_transfers_a_framework_lacks_are_unsupported(kind: type[Backend], name: str, reason: str) -> None:
     pytest.importorskip(kind.distributions[0] if kind in (OnnxRuntime, OpenVino) else kind.framework)
     backend = kind()
     backend.load()

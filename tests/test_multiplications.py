@@ -26,9 +26,7 @@ def test_one_dimensional_filters_need_one_multiplication_per_input(m: int, r: in
 
 
 @given(st.integers(1, 12), st.integers(1, 5), st.integers(1, 4), st.integers(0, 5))
-def test_no_bilinear_algorithm_needs_fewer_multiplications(
-    size: int, kernel: int, stride: int, edge: int
-) -> None:
+def test_no_bilinear_algorithm_needs_fewer_products(size: int, kernel: int, stride: int, edge: int) -> None:
     """The rank of a matrix made of the tensor of products is a lower bound of the rank of the tensor."""
     if size + 2 * edge < kernel:
         return

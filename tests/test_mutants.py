@@ -476,9 +476,7 @@ def test_a_wrong_step_is_wrong_in_torch(mutant: str) -> None:
 
 
 @pytest.mark.real
-def test_a_run_verifies_a_training_step_in_float32_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_training_step_is_verified_in_float32_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     monkeypatch.setenv(DRAWN, str(tmp_path))
     backend, work = CountingTorch(), TorchMutant(mutant="GELU for ReLU")

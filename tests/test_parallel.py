@@ -113,9 +113,7 @@ def compiled(strategy: Strategy, name: str, mode: str = "compile", **params: Sca
 @pytest.mark.parametrize(
     "strategy", [Strategy.DATA_PARALLEL, Strategy.FULLY_SHARDED, Strategy.PIPELINE], ids=str
 )
-def test_every_divided_step_that_torch_compiles_is_verified(
-    verifier: Verifier, strategy: Strategy, mode: str
-) -> None:
+def test_every_compiled_divided_step_is_verified(verifier: Verifier, strategy: Strategy, mode: str) -> None:
     """In one micro-batch and in two."""
     pytest.importorskip("torch")
     cases = [compiled(strategy, name, mode) for name in NETWORKS]

@@ -47,9 +47,7 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("text", STRANGE)
-def test_every_path_gives_a_result_or_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
-) -> None:
+def test_every_path_is_found_or_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.chdir(tmp_path)
     Path("circle").symlink_to("circle")
     assert paths.absolute(text).is_absolute()
@@ -95,9 +93,7 @@ def test_a_name_that_is_too_long_is_reported(elsewhere: Path, tmp_path: Path, na
         assert errors[-2:] == ["error", "hint"]
 
 
-def test_without_a_working_folder_or_home_the_path_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_working_folder_the_path_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
@@ -129,9 +125,7 @@ def test_a_removed_working_folder_is_reported(tmp_path: Path) -> None:
     ("path", "verb"),
     [*((path, next(iter(VERBS))) for path in PATHS), *((next(iter(PATHS)), verb) for verb in [*VERBS][1:])],
 )
-def test_every_path_to_a_run_names_the_same_run(
-    elsewhere: Path, tmp_path: Path, path: str, verb: str
-) -> None:
+def test_all_paths_to_a_run_name_the_same_run(elsewhere: Path, tmp_path: Path, path: str, verb: str) -> None:
     runs.store_run(tmp_path, a_run(id=OTHER))
     (folder, typed), (command, text) = PATHS[path], VERBS[verb]
     arguments = command.format(path=typed.format(root=elsewhere)).split()
@@ -142,9 +136,7 @@ def test_every_path_to_a_run_names_the_same_run(
 
 @pytest.mark.real
 @pytest.mark.parametrize("run", ["{elsewhere}/other/runs/copy", "linked"])
-def test_the_folder_of_a_run_outside_the_store_is_not_changed(
-    elsewhere: Path, tmp_path: Path, run: str
-) -> None:
+def test_the_folder_of_a_run_elsewhere_is_not_changed(elsewhere: Path, tmp_path: Path, run: str) -> None:
     root = tmp_path / "results"
     runs.store_run(root, a_run(id=OTHER))
     (root / "runs/linked").symlink_to(elsewhere / "other/runs/copy")
@@ -174,7 +166,7 @@ def test_python_functions_accept_the_same_paths(
 
 
 @pytest.mark.parametrize("typed", [".", "../copy/", "../../runs/copy", "{root}/other/runs/copy"])
-def test_a_path_into_the_store_is_the_same_as_an_id(
+def test_a_path_in_the_store_equals_an_id(
     elsewhere: Path, monkeypatch: pytest.MonkeyPatch, typed: str
 ) -> None:
     monkeypatch.chdir(elsewhere / "other/runs/copy")

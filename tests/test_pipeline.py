@@ -315,7 +315,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 @pytest.mark.usefixtures("folder")
-def test_a_skipped_stage_or_micro_batch_is_wrong(
+def test_skipped_stages_and_batches_are_wrong(
     fresh_verifier: Verifier, backend: str, names: list[str]
 ) -> None:
     pytest.importorskip(backend)

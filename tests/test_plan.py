@@ -217,9 +217,7 @@ def test_tied_parameters_may_exist_in_some_workloads_only() -> None:
         ({"m": [8], "n": [8], "k": [4]}, []),
     ],
 )
-def test_unchanged_sizes_equal_to_a_changed_one_are_noted(
-    params: dict[str, list[int]], expected: list[str]
-) -> None:
+def test_sizes_equal_to_a_changed_one_are_noted(params: dict[str, list[int]], expected: list[str]) -> None:
     suite = Suite(description="d", cases=[Entry(workload="gemm", cpu=[{"m": 512, "n": 512, "k": 512}])])
     selection = Selection(params=params)  # type: ignore[arg-type]
     new_plan = plan(select([suite], selection), selection, [probe("torch", CPU)])

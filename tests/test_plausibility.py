@@ -151,9 +151,7 @@ def test_a_program_that_is_right_only_at_first_is_wrong(session: type[FakeSessio
 @pytest.mark.parametrize("session", SESSIONS)
 @pytest.mark.parametrize("warm", [False, True])
 @pytest.mark.parametrize("wrap", [by_content, by_a_few_elements])
-def test_a_program_that_keeps_its_results_is_implausible(
-    wrap: Wrap, session: type[FakeSession], *, warm: bool
-) -> None:
+def test_a_program_that_caches_is_implausible(wrap: Wrap, session: type[FakeSession], *, warm: bool) -> None:
     with pytest.raises(Implausible):
         measure(wrap, session, warm=warm)
 

@@ -76,7 +76,7 @@ def test_exact_names_override_patterns_and_the_first_pattern_counts(device: str,
         ("A100", 1, None),
     ],
 )
-def test_several_devices_have_a_joint_price_or_a_multiple_of_one(
+def test_several_devices_have_a_joint_or_multiplied_price(
     device: str, count: int, price: float | None
 ) -> None:
     amounts = {"*H100*": 3.0, "8 x *H100*": 20.0, "4 × H100": 11.0, "4 x *": 5.0}

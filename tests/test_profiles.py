@@ -147,9 +147,7 @@ def tables(draw: st.DrawFn) -> OperatorTable:
 
 
 @given(tables(), tables())
-def test_operators_and_idle_time_add_up_to_the_whole_difference(
-    ref: OperatorTable, new: OperatorTable
-) -> None:
+def test_operators_and_idle_time_add_up_to_the_difference(ref: OperatorTable, new: OperatorTable) -> None:
     comparison = difference(ref, new)
     total = sum(change.change_s for change in comparison.changes) + comparison.idle_change_s
     assert total == pytest.approx(comparison.change_s, abs=1e-12)

@@ -184,9 +184,7 @@ def test_profiles_of_any_case_name_have_separate_folders(tmp_path: Path) -> None
     ],
     ids=str,
 )
-def test_an_impossible_profile_is_damaged_and_the_others_are_read(
-    tmp_path: Path, change: dict[str, Any]
-) -> None:
+def test_an_impossible_profile_affects_no_other_profile(tmp_path: Path, change: dict[str, Any]) -> None:
     (path,) = keep(tmp_path, a_profiled())
     keep(tmp_path, a_profiled(case=a_case(workload="other")))
     fields = json.loads(path.read_bytes())
@@ -217,7 +215,7 @@ def test_a_profile_of_a_newer_version_is_unreadable(tmp_path: Path) -> None:
         (1e-6, 1024, (1000, 1)),  # at most a thousand
     ],
 )
-def test_half_a_second_of_steps_is_profiled(
+def test_steps_of_half_a_second_are_profiled(
     step_s: float, iterations: int, expected: tuple[int, int]
 ) -> None:
     measurement = a_measurement(block_s=(step_s * iterations,) * 5, iterations=iterations)
@@ -282,9 +280,7 @@ def test_a_trace_that_its_worker_cannot_read_is_read_by_another() -> None:
         ),
     ],
 )
-def test_an_unusable_profile_is_a_failure_with_the_reason(
-    reply: Any, later_answer: Answer, message: str
-) -> None:
+def test_an_unusable_profile_is_a_reasoned_failure(reply: Any, later_answer: Answer, message: str) -> None:
     profiled, traces = passed(FakePool(reply, later_answer))
     assert isinstance(profiled.outcome, Failure)
     assert message in profiled.outcome.message

@@ -123,9 +123,7 @@ def test_devices_lists_environments_and_a_worker_runs_in_them(built: tuple[Home,
 
 
 @pytest.mark.real
-def test_an_environment_that_does_not_exist_is_not_removed_but_the_nearest_is_suggested(
-    built: tuple[Home, str],
-) -> None:
+def test_removing_an_unknown_environment_suggests_the_nearest(built: tuple[Home, str]) -> None:
     home, _ = built
     process = home.run("env", "rm", "fake@own", "fake@owm", code=2)
     assert "Did you mean 'fake@own'?" in process.stderr
@@ -148,9 +146,7 @@ about 30.0 MiB on disk\
 
 
 @pytest.mark.real
-def test_one_temporary_environment_resolves_several_requests(
-    home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_environment_resolves_several_requests(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in home.variables.items():
         monkeypatch.setenv(name, value)
     messages: list[str] = []
@@ -248,7 +244,7 @@ def test_a_cache_that_cannot_be_written_is_an_error_before_anything_is_built(tmp
     assert "ACCELBENCH_CACHE names another folder" in process.stderr
 
 
-def test_an_environment_larger_than_the_free_space_is_refused(
+def test_an_environment_without_free_space_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ACCELBENCH_CACHE", str(tmp_path))
@@ -324,9 +320,7 @@ def test_environments_follow_the_cpu_build_of_the_running_torch(
         ("torch@2.12", "cuda", ("torch==2.12.*", "numpy")),
     ],
 )
-def test_a_variant_selects_the_packages_of_its_framework(
-    name: str, variant: str, expected: tuple[str, ...]
-) -> None:
+def test_a_variant_selects_framework_packages(name: str, variant: str, expected: tuple[str, ...]) -> None:
     request = build.build_request(name, (), variant=variant, running=str)
     assert request.requirements == expected
     assert request.torch_build == (variant if "torch" in " ".join(expected) else "")

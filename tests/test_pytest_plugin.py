@@ -166,7 +166,7 @@ def test_a_coroutine_is_awaited_each_time_on_one_loop(virtual: Path) -> None:
         ("concurrent.futures.Future()", "result()"),
     ],
 )
-def test_a_function_that_returns_unfinished_work_is_refused(
+def test_functions_that_return_unfinished_work_are_refused(
     virtual: Path, returned: str, message: str
 ) -> None:
     (virtual / "test_it.py").write_text(
@@ -219,9 +219,7 @@ def test_sessions_under_one_name_are_the_rounds_of_one_run(sessions: Path) -> No
 
 
 @pytest.mark.real
-def test_a_slower_test_fails_with_the_evidence_and_a_faster_one_passes(
-    sessions: Path, tmp_path: Path
-) -> None:
+def test_a_slower_test_fails_with_evidence_and_a_faster_one_passes(sessions: Path, tmp_path: Path) -> None:
     folder = a_copy(sessions, tmp_path)
     output = pytest_in(folder, "--accelbench-save", "main", "--accelbench-check", "faster", step=1e-3, code=1)
     assert re.search(r"slower than in faster: 1\.111× \[.*3 v 4 processes", output)
@@ -297,9 +295,7 @@ def test_a_test_missing_in_the_baseline_is_not_judged(sessions: Path, tmp_path: 
     ],
     ids=str,
 )
-def test_impossible_options_are_refused_before_a_test_runs(
-    sessions: Path, options: tuple[str, ...], message: str
-) -> None:
+def test_impossible_options_are_refused_first(sessions: Path, options: tuple[str, ...], message: str) -> None:
     output = pytest_in(sessions, *options, code=4)
     assert message in output
     assert "passed" not in output
@@ -389,9 +385,7 @@ def test_every_option_is_documented(tmp_path: Path) -> None:
         ("jax", "import jax, jax.numpy as np; f, x = jax.jit(np.matmul), (np.ones((64, 64)),) * 2"),
     ],
 )
-def test_a_function_of_a_framework_is_waited_for_by_its_backend(
-    tmp_path: Path, backend: str, make: str
-) -> None:
+def test_functions_of_frameworks_are_waited_for(tmp_path: Path, backend: str, make: str) -> None:
     pytest.importorskip(backend)
     (tmp_path / "test_it.py").write_text(
         f"{make}\n\ndef test_it(accelbench):\n    found = accelbench(f, *x, backend={backend!r})\n"

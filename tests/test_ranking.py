@@ -161,9 +161,7 @@ def test_equally_disturbed_rounds_count_if_none_is_calm() -> None:
 
 
 @pytest.mark.parametrize(("ratio", "expected"), [(1.5, Standing.OPEN), (3.3, Standing.WON)])
-def test_disturbed_case_is_slower_beyond_the_effect_of_the_disturbance(
-    ratio: float, expected: Standing
-) -> None:
+def test_disturbed_case_is_slower_beyond_the_disturbance(ratio: float, expected: Standing) -> None:
     fast = a_contender("torch", [0.0, 0.01, 0.0])
     logs = [math.log(ratio) + noise for noise in (0.0, 0.01, 0.02)]
     slow = a_contender("jax", logs, doubt=Doubt(cores=0.2, alone=-math.log1p(-0.4)))

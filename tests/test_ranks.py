@@ -113,9 +113,7 @@ def damaged(**over: Any) -> Measurement:
         ),
     ],
 )
-def test_ranks_that_contradict_the_measurement_are_refused(
-    outcome: Measurement, devices: int, message: str
-) -> None:
+def test_contradictory_ranks_are_refused(outcome: Measurement, devices: int, message: str) -> None:
     placement = TWO if devices == 2 else Placement()
     line = codec.encode(a_record(outcome, case=a_case(placement=placement)))
     with pytest.raises(UnreadableInput, match=message):

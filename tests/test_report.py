@@ -255,9 +255,7 @@ def test_contention_matters_only_for_the_slower_case_and_is_always_reported(
 
 
 @pytest.mark.parametrize(("fall", "winner"), [(1.05, "jax"), (2.0, None)])
-def test_an_unsteady_case_is_slower_if_warm_up_cannot_explain_the_difference(
-    fall: float, winner: str | None
-) -> None:
+def test_an_unsteady_case_is_slower_beyond_its_warm_up(fall: float, winner: str | None) -> None:
     warming = [
         a_record(a_measurement(block_s=(15.0 * fall, 15.0, 15.0), steady=False), case=TORCH, round=number)
         for number in range(3)

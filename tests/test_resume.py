@@ -154,7 +154,7 @@ def test_the_newest_run_that_was_interrupted_is_resumed(ended: Path, tmp_path: P
 
 
 @pytest.mark.real
-def test_a_function_resumes_a_run_with_its_settings(
+def test_resuming_keeps_the_settings_of_a_run(
     ended: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = interrupted(ended, tmp_path)

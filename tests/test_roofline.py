@@ -147,9 +147,7 @@ TWO = Placement(devices=2, strategy=Strategy.DATA_PARALLEL)
     ("device", "share"),
     [("cuda:0", 0.25), ("cpu", 0.5)],  # ranks of a CPU have the cores that one device has alone
 )
-def test_ceilings_are_multiplied_for_accelerators_but_not_for_ranks_of_a_cpu(
-    device: str, share: float
-) -> None:
+def test_ceilings_are_multiplied_for_accelerators_only(device: str, share: float) -> None:
     case = {"device": device, "placement": TWO}
     ceilings = tuple(replace(ceiling, threads=None) for ceiling in CEILINGS) if device != "cpu" else CEILINGS
     row = the_row(1.0, flops=int(0.5e12), case=case, ceilings=ceilings)

@@ -122,9 +122,7 @@ def test_a_list_shows_the_head_of_each_run(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("resealed", [True, False])
-def test_an_unreadable_head_is_listed_as_unreadable(
-    tmp_path: Path, old: bytes, new: bytes, resealed: bool
-) -> None:
+def test_unreadable_heads_are_listed_as_such(tmp_path: Path, old: bytes, new: bytes, resealed: bool) -> None:
     folder = runs.store_run(tmp_path, a_run())
     head = folder / runs.HEAD
     text = head.read_bytes()

@@ -265,9 +265,7 @@ def test_a_case_on_the_cpu_is_watched_without_nvml(tmp_path: Path) -> None:
         (a_case(backend="jax", device="tpu:0"), "the energy of tpu:0 is not counted"),
     ],
 )
-def test_without_an_energy_counter_there_is_a_reason_and_no_note(
-    tmp_path: Path, case: Any, reason: str
-) -> None:
+def test_a_missing_energy_counter_has_a_reason_and_no_note(tmp_path: Path, case: Any, reason: str) -> None:
     with watching(tmp_path, must_not_be_asked) as watch:
         sources_of_case = watch.sources(case, virtual=case.backend == "fake")
     assert (sources_of_case.no_energy, sources_of_case.packages, sources_of_case.notes) == (reason, (), ())

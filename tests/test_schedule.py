@@ -82,9 +82,7 @@ def test_the_widest_fitting_cases_are_chosen_first(widths: list[CaseWidth], left
 
 
 @given(some_widths, st.floats(0, 300), st.randoms())
-def test_the_choice_does_not_depend_on_the_order_of_cases(
-    widths: list[CaseWidth], left_s: float, source: Any
-) -> None:
+def test_the_order_of_cases_does_not_matter(widths: list[CaseWidth], left_s: float, source: Any) -> None:
     shuffled = source.sample(widths, len(widths))
     assert least_precise(shuffled, left_s, 0.005) == least_precise(widths, left_s, 0.005)
 

@@ -138,9 +138,7 @@ def test_normal_sessions_share_one_variance(share: float, days: int) -> None:
 @pytest.mark.parametrize(
     ("weather", "days", "least"), [(heavy, 5, 0.6), (stormy, 5, 0.95), (heavy, 10, 0.95), (stormy, 10, 1.0)]
 )
-def test_sessions_with_heavy_tails_are_detected(
-    weather: Callable[..., Array], days: int, least: float
-) -> None:
+def test_heavy_tails_of_sessions_are_detected(weather: Callable[..., Array], days: int, least: float) -> None:
     source, runs = np.random.default_rng(13), 100
     variances = variances_of([weather(source, days, spread=0.02).T.tolist() for _ in range(runs)])
     assert sum(variance.heavy_tails for variance in variances) / runs >= least
@@ -235,9 +233,7 @@ def test_a_slowdown_against_sessions_with_heavy_tails_is_provisional() -> None:
 
 @pytest.mark.real
 @pytest.mark.parametrize(("sessions", "spread"), [(5, 0.02), (5, 0.1), (10, 0.05)])
-def test_a_check_that_shares_the_variance_rarely_fails_an_unchanged_suite(
-    sessions: int, spread: float
-) -> None:
+def test_checks_that_share_the_variance_rarely_fail_unchanged_suites(sessions: int, spread: float) -> None:
     error_rates = rates(FIRST, sessions, partial(alike, spread=spread), REDUCED, (1.0,), variances=SHARED)
     assert error_rates[Variance.SHARED][0] <= highest_rate(0.05, REDUCED)
 
@@ -256,9 +252,7 @@ def test_shared_variance_rarely_fails_an_unchanged_suite_with_slow_sessions(shar
     [(5, heavy), (5, stormy), (5, skewed), (10, heavy), (10, stormy), (10, skewed)],
     ids=lambda value: getattr(value, "__name__", str(value)),
 )
-def test_heavy_or_skewed_tails_rarely_fail_an_unchanged_suite(
-    sessions: int, weather: Callable[..., Array]
-) -> None:
+def test_heavy_or_skewed_tails_rarely_fail_a_check(sessions: int, weather: Callable[..., Array]) -> None:
     failed, not_passed = rates(FIRST, sessions, partial(weather, spread=0.02), 60, (1.0,), variances=SHARED)[
         Variance.SHARED
     ][:2]

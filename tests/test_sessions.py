@@ -130,9 +130,7 @@ def test_a_small_family_is_corrected_as_one_of_the_minimum_size() -> None:
 
 
 @pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/New_York"])
-def test_a_time_without_a_zone_is_in_utc_wherever_it_is_read(
-    zone: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_time_without_a_zone_is_in_utc_everywhere(zone: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Older versions of pytest-benchmark write times without a zone."""
     monkeypatch.setenv("TZ", zone)
     time.tzset()

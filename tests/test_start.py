@@ -81,7 +81,7 @@ def test_an_idle_machine_has_no_warning_and_no_wait(presence: Presence) -> None:
         (STOLEN, "the hypervisor withholds 0.40 of 2 CPUs"),
     ],
 )
-def test_disturbances_are_warned_about_once_without_waiting(
+def test_disturbances_are_reported_once_without_waiting(
     presence: Presence, look: Pause, message: str
 ) -> None:
     machine = Machine(presence, look)
@@ -100,7 +100,7 @@ def test_disturbances_are_warned_about_once_without_waiting(
         (STOLEN, STOLEN, 1),
     ],
 )
-def test_disturbances_during_imports_are_checked_again(
+def test_disturbances_of_imports_are_rechecked(
     presence: Presence, since: Pause, now: Pause, count: int
 ) -> None:
     lines: list[str] = []

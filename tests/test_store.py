@@ -547,9 +547,7 @@ def test_a_line_of_the_largest_size_is_read(tmp_path: Path) -> None:
         (b"[" * 100_000, "not valid JSON"),
     ],
 )
-def test_the_error_of_a_broken_head_has_its_path_and_a_hint(
-    tmp_path: Path, head: bytes, message: str
-) -> None:
+def test_the_error_of_a_broken_head_has_path_and_hint(tmp_path: Path, head: bytes, message: str) -> None:
     folder = a_stored_run(tmp_path)
     (folder / "run.json").write_bytes(head)
     with pytest.raises(UnreadableInput, match=message) as caught:

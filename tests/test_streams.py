@@ -53,9 +53,7 @@ def test_a_lost_answer_is_an_error_and_records_are_kept(tmp_path: Path) -> None:
 
 @pytest.mark.real
 @pytest.mark.parametrize("arguments", [("--help",), ("list", "workloads")])
-def test_a_full_disk_behind_an_answer_is_reported_in_every_format(
-    tmp_path: Path, arguments: tuple[str, ...]
-) -> None:
+def test_a_full_disk_is_reported_in_every_format(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     process = start_accelbench(*arguments, cwd=tmp_path, shell="exec >/dev/full")
     assert process.communicate(timeout=60)[1].startswith("error: standard output: No space left on device")
     assert process.returncode == 6

@@ -139,9 +139,7 @@ def test_summaries_read_before_an_interruption_are_cached(tmp_path: Path) -> Non
     )
 
 
-def test_another_version_of_the_code_ignores_the_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_code_version_ignores_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = store(tmp_path / "results", [a_run()])
     read_all_summaries(root)
     spoil(root, same_time=True)

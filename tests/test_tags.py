@@ -56,9 +56,7 @@ def test_the_commit_is_dirty_once_a_file_of_it_is_changed(checkout: Path) -> Non
     assert current_commit(str(checkout)) == f"{head}-dirty"
 
 
-def test_there_is_no_commit_outside_a_checkout_or_before_the_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_outside_a_checkout_there_is_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     monkeypatch.chdir(tmp_path)
     assert (current_commit(), commit_tag()) == ("", {})
@@ -69,9 +67,7 @@ def test_there_is_no_commit_outside_a_checkout_or_before_the_first(
     assert (current_commit(), commit_tag()) == ("", {})
 
 
-def test_a_commit_that_git_refuses_is_a_warning_instead_of_a_tag(
-    checkout: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_commit_that_git_refuses_is_a_warning(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(checkout)
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
     with pytest.warns(AccelbenchWarning, match="detected dubious ownership") as warned:

@@ -182,9 +182,7 @@ def test_other_users_are_not_accepted_as_the_first_process(
     assert "cannot be reached" in message or private_folder.FOLDER_HINT in message
 
 
-def test_a_rank_follows_the_first_process_of_its_own_user(
-    shared: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rank_follows_processes_of_its_own_user(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A check that the attacks on it are real."""
     assert fake
     assert follow_one_who(VICTIM, in_a_folder_of_its_own, shared, monkeypatch) == (True, "")

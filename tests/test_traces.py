@@ -446,9 +446,7 @@ def fake_tensorflow_space() -> Any:
     return SimpleNamespace(planes=[plane], ParseFromString=lambda content: None)
 
 
-def test_tensorflow_traces_are_read_and_exported_for_perfetto(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tensorflow_traces_are_read_and_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("xplane_pb2")
     vars(module)["XSpace"] = fake_tensorflow_space
     package = "tensorflow.tsl.profiler.protobuf"

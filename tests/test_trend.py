@@ -287,9 +287,7 @@ def test_other_hardware_is_a_boundary_and_no_change() -> None:
         ({}, {"precision": {"matmul": "high"}}, "matmul highest → high"),
     ],
 )
-def test_incomparable_runs_are_separate_series(
-    info: dict[str, Any], record: dict[str, Any], reason: str
-) -> None:
+def test_incomparable_runs_have_own_series(info: dict[str, Any], record: dict[str, Any], reason: str) -> None:
     runs = [a_run_at(2 * i, 1e-3 * NOISE[i]) for i in range(8)]
     for i in range(8):
         records = some_rounds(*(2e-3 * NOISE[i] * factor for factor in (1, 1.01, 0.99)), **record)

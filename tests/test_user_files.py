@@ -141,9 +141,7 @@ def test_a_file_that_closes_the_connection_is_ended(tmp_path: Path) -> None:
 
 
 @pytest.mark.real
-def test_a_hanging_file_is_waited_for_once_until_it_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hanging_file_is_tried_once_until_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACCELBENCH_CACHE", str(tmp_path / "cache"))
     file = write(tmp_path, hangs="import time\ntime.sleep(600)\n") / "mine/hangs.py"
     code = UserCode(workloads=(str(tmp_path / "mine"),), python_path=())
@@ -188,9 +186,7 @@ def test_a_suite_with_a_broken_workload_does_not_hide_other_suites(tmp_path: Pat
 
 
 @pytest.mark.real
-def test_a_narrow_terminal_shows_the_whole_error_of_a_suite(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_narrow_terminal_shows_errors_completely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "suites").mkdir()
     (tmp_path / "suites" / "own.toml").write_text('description = "d"\n[[cases]]\nworkload = "nosuch"\n')
     monkeypatch.chdir(tmp_path)
@@ -211,9 +207,7 @@ def test_a_corrected_file_is_read_again(tmp_path: Path, monkeypatch: pytest.Monk
     assert "benchbench.workloads.good" not in sys.modules
 
 
-def test_a_workload_is_found_without_importing_unrelated_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workloads_are_found_without_other_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, good=GOOD, goodness="y = (\n", other="import os\nos.mkdir(os.environ['IMPORTED'])\n")
     monkeypatch.setenv("ACCELBENCH_WORKLOADS", str(tmp_path / "mine"))
     monkeypatch.setenv("IMPORTED", str(tmp_path / "imported"))
@@ -225,9 +219,7 @@ def test_a_workload_is_found_without_importing_unrelated_files(
     assert (tmp_path / "imported").exists()
 
 
-def test_a_project_file_sets_the_folders_of_workloads_and_sources(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_project_file_sets_the_folders_of_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, good=f"from theirs import MODEL\n{GOOD}")
     (tmp_path / "src").mkdir()
     (tmp_path / "src/theirs.py").write_text("MODEL = 1\n")
@@ -302,7 +294,7 @@ NOT_EXECUTING = (
 
 @pytest.mark.real
 @pytest.mark.parametrize("command", [*EXECUTING, *NOT_EXECUTING], ids=" ".join)
-def test_only_commands_that_the_page_lists_execute_a_repositorys_code(
+def test_only_listed_commands_execute_the_code_of_a_repository(
     cloned: Path, command: tuple[str, ...]
 ) -> None:
     process = tried(*command, cwd=cloned)

@@ -191,9 +191,7 @@ def test_an_error_of_the_model_is_not_blamed_on_the_engine(tmp_path: Path) -> No
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_the_suggested_code_runs_and_gives_the_same_result(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_suggested_code_gives_the_same_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)

@@ -229,9 +229,7 @@ def test_given_inputs_and_weights_are_verified_with_a_note_on_limits(tmp_path: P
     assert record["outcome"]["workload_version"].endswith("+as-they-are")
 
 
-def test_a_run_is_resumed_with_its_inputs_and_weights(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_resumed_runs_keep_inputs_and_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACCELBENCH_CACHE", str(tmp_path))
     user_models.remember(parse_spec("mine.py", paths.working_folder()))
     settings = Settings(threads=1, input="given.npz", weights=Weights.AS_THEY_ARE)

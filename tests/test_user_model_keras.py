@@ -49,9 +49,7 @@ ONCE = ("--brief", "--rounds", "1", "--threads", "1")
         ("syntax error", TORCH),
     ],
 )
-def test_the_imports_of_a_file_determine_the_kind_of_its_model(
-    tmp_path: Path, source: str, kind: str
-) -> None:
+def test_imports_of_a_file_determine_the_kind_of_its_model(tmp_path: Path, source: str, kind: str) -> None:
     (tmp_path / "mine.py").write_text(source)
     assert with_kind(parse_spec("mine.py", str(tmp_path))).kind == kind
     assert with_kind(parse_spec("mine:model", str(tmp_path))).kind == kind

@@ -73,9 +73,7 @@ def test_a_loss_makes_a_training_step() -> None:
         (torch.nn.Identity(), torch.ones(1), "no name"),
     ],
 )
-def test_objects_that_are_not_modules_or_not_picklable_are_refused(
-    module: Any, inputs: Any, name: str
-) -> None:
+def test_other_objects_and_unpicklable_modules_are_refused(module: Any, inputs: Any, name: str) -> None:
     with pytest.raises(UsageError) as refused:
         benchbench.run_model(module, inputs, name=name)
     assert refused.value.hint

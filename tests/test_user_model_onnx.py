@@ -228,9 +228,7 @@ def of_halves(model: Any) -> None:
 
 
 @pytest.mark.real
-def test_a_file_that_narrows_itself_is_right_and_tolerated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_narrows_is_right_and_tolerated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("onnxruntime")
     monkeypatch.chdir(tmp_path)
     mixed = operation(write_model(tmp_path, in_halves), batch=2, length=6)

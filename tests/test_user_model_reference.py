@@ -167,9 +167,7 @@ def test_infinities_of_a_mask_are_not_rounded() -> None:
     assert torch.equal(rounded, mask)
 
 
-def test_only_calibrated_batch_norms_reveal_their_weights(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_calibrated_batch_norms_reveal_weights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     model = the_model("convolutions")
     calibrated = weight_coverage(model, model_tolerance(model, Dtype.FLOAT32))
     assert calibrated.share < 0.01

@@ -348,7 +348,7 @@ def test_sequential_sums_of_equal_numbers_are_tolerated() -> None:
 
 
 @pytest.mark.parametrize(("error", "elements"), [(1e-4, {"update of w": 0.5}), (1e-6, {})])
-def test_an_update_with_an_ambiguous_gradient_sign_is_tolerated(
+def test_updates_with_ambiguous_gradient_signs_are_tolerated(
     error: float, elements: dict[str, float]
 ) -> None:
     """Adam moves four elements alike; one of them has a gradient whose sign a large rounding changes."""

@@ -149,9 +149,7 @@ def test_backends_share_one_reference() -> None:
         (["values", "indices"], (1.0, None), "returned nothing: return the indices alone"),
     ],
 )
-def test_a_step_without_an_output_is_an_error_with_advice(
-    names: list[str], output: Any, message: str
-) -> None:
+def test_steps_without_output_are_errors_with_advice(names: list[str], output: Any, message: str) -> None:
     with pytest.raises(verify.NotAnOutput) as refused:
         verify.outputs_by_name(names, output)
     assert message in str(refused.value)

@@ -173,9 +173,7 @@ def test_strangers_beyond_the_limit_are_rejected(
     assert closed >= 6
 
 
-def test_a_stranger_is_rejected_after_its_time_out(
-    listener: SecretListener, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stranger_is_rejected_in_time(listener: SecretListener, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire, "INTRODUCTION_TIMEOUT_S", 0.05)
     with socket.create_connection(listener.address) as stranger:
         assert listener.accept(0.3) is None
