@@ -160,7 +160,7 @@ def test_eight_devices_cost_eight_times_one_unless_they_have_a_price(
     best = {aim: ranking.contenders[0].hardware.label for aim, ranking in choice.rankings.items()}
     assert (best[Aim.FASTEST], best[Aim.CHEAPEST]) == ("8 × H100", cheapest)
     (work,) = hardware_document(comparison).data["works"]
-    assert [(offer["devices"], offer["price_per_hour"]) for offer in work["hardware"]] == [
+    assert [(row["devices"], row["price_per_hour"]) for row in work["hardware"]] == [
         (8, per_hour),
         (1, 4.0),
     ]
@@ -200,9 +200,7 @@ def test_each_hardware_is_ranked_by_the_best_of_its_frameworks() -> None:
 
 
 def test_a_cpu_is_labelled_and_priced_by_its_threads() -> None:
-    record = [
-        a_record(a_watched(block_s=(0.01 * noise,) * 5), round=number) for number, noise in enumerate(NOISE)
-    ]
+    record = [a_record(a_watched(block_s=(0.01 * noise,) * 5), round=n) for n, noise in enumerate(NOISE)]
     prices = Prices(currency="EUR", per_hour={"Example CPU, 2 threads": 0.25, "*CPU*": 9.0})
     (choice,) = compare_hardware([a_run(record)], prices).choices
     (contender,) = choice.rankings[Aim.CHEAPEST].contenders

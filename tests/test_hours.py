@@ -190,10 +190,7 @@ def test_every_run_option_without_a_value_is_known() -> None:
 
 
 def sessions(values: Sequence[float], **over: Any) -> list[Run]:
-    return [
-        of_day(-30 + number, factor=math.exp(place), id=f"S{number:02}", **over)
-        for number, place in enumerate(values)
-    ]
+    return [of_day(-30 + n, factor=math.exp(log), id=f"S{n:02}", **over) for n, log in enumerate(values)]
 
 
 CALM = (0.0, 0.02, -0.02, 0.01, -0.01, 0.0, 0.02)

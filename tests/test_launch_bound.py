@@ -27,11 +27,9 @@ def test_one_delayed_batch_does_not_decide() -> None:
 
 def test_a_row_notes_the_share_and_rounds_that_were_launch_bound() -> None:
     bound, free = a_measurement(batches=batches(0.97)), a_measurement(batches=batches(0.5))
-    measured_rows = rows(
-        a_run([a_record(outcome, round=number) for number, outcome in enumerate((bound, free, bound))])
-    )
+    table = rows(a_run([a_record(result, round=n) for n, result in enumerate((bound, free, bound))]))
     text = "launch-bound: launching took the host 97.0 % of the device's time, in 2 of 3 rounds"
-    assert text in [note.text for note in measured_rows[0].notes]
+    assert text in [note.text for note in table[0].notes]
 
 
 def test_blocks_timed_by_the_host_are_never_marked() -> None:

@@ -255,9 +255,7 @@ def test_the_last_warm_up_blocks_count_if_few_blocks_are_timed() -> None:
 def test_steady_slow_steps_are_rarely_called_unsteady(step_s: float, phi: float) -> None:
     source, runs = np.random.default_rng([int(10 * step_s), int(10 * phi)]), 150
     deviations = source.choice([0.01, 0.02, 0.03], runs)
-    series = [
-        step_s * np.exp(correlated(source, int(13 / step_s), deviation, phi)) for deviation in deviations
-    ]
+    series = [step_s * np.exp(correlated(source, int(13 / step_s), spread, phi)) for spread in deviations]
     assert sum(not keeps_level([], levels.tolist()) for levels in series) / runs <= highest_rate(0.05, runs)
 
 

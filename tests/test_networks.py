@@ -360,15 +360,11 @@ def test_other_inputs_are_drawn_without_weights(framework: str, name: str) -> No
     """Arrays as a new program would have them."""
     work = tiny(name)
     program = built(framework, work, work.arrays(DRAW))
-    other_draw = Draw(Dtype.FLOAT32, renewed=lambda array: int(work.is_input(array)))
+    other = Draw(Dtype.FLOAT32, renewed=lambda array: int(work.is_input(array)))
     assert program.inputs_of
-    assert not work.input_arrays(other_draw).keys() & cast(Network, work).weights().keys()
-    inputs_made = [
-        to_numpy(tensor) for tensor in tensors_in(program.inputs_of(work.input_arrays(other_draw)))
-    ]
-    again = [
-        to_numpy(tensor) for tensor in tensors_in(built(framework, work, work.arrays(other_draw)).inputs)
-    ]
+    assert not work.input_arrays(other).keys() & cast(Network, work).weights().keys()
+    inputs_made = [to_numpy(tensor) for tensor in tensors_in(program.inputs_of(work.input_arrays(other)))]
+    again = [to_numpy(tensor) for tensor in tensors_in(built(framework, work, work.arrays(other)).inputs)]
     for first_tensor, two in zip(inputs_made, again, strict=True):
         np.testing.assert_array_equal(first_tensor, two)
     first = [to_numpy(tensor) for tensor in tensors_in(program.inputs)]

@@ -437,9 +437,7 @@ def bytes_of_rank(work: TrainingStep, ranks: int) -> int:
 
     def count(optimizer: Any, *_: Any) -> None:
         for p in (p for group in optimizer.param_groups for p in group["params"]):
-            state = [
-                buffer for buffer in optimizer.state[p].values() if getattr(buffer, "shape", ()) == p.shape
-            ]
+            state = [array for array in optimizer.state[p].values() if getattr(array, "shape", ()) == p.shape]
             sizes.extend(local(tensor).nbytes for tensor in (p, p.grad, *state))
 
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
@@ -580,9 +578,7 @@ def of_devices(devices: int, batch: int, step_s: Sequence[float], **over: Any) -
         placement=placement,
     )
     cost = a_cost(items=batch, item="image")
-    measurements = [
-        a_measurement(cost=cost, iterations=1, block_s=(seconds,) * 5, **over) for seconds in step_s
-    ]
+    measurements = [a_measurement(cost=cost, iterations=1, block_s=(step,) * 5, **over) for step in step_s]
     outcomes = [
         combined(cost, [(0, "cuda", measurement)] * devices) if devices > 1 else measurement
         for measurement in measurements
@@ -594,7 +590,7 @@ def scaled(*records: list[Record]) -> tuple[list[Scaling], RunReport]:
     plan = tuple(record[0].case for record in records)
     run = Run(
         info=a_run_info(plan=plan),
-        records=tuple(record for rounds_of_case in records for record in rounds_of_case),
+        records=tuple(record for rounds in records for record in rounds),
     )
     return scalings(RunView(run)), report_document(run)
 

@@ -43,8 +43,8 @@ def ids(made_plan: Plan) -> list[str]:
 
 
 def test_lists_are_axes_and_ids_contain_every_value() -> None:
-    new_plan = planned(SQUARES, probe("torch", CPU))
-    assert ids(new_plan) == [
+    result = planned(SQUARES, probe("torch", CPU))
+    assert ids(result) == [
         "gemm(m=8,n=4,k=4)/float32/eager@torch:cpu",
         "gemm(m=16,n=4,k=4)/float32/eager@torch:cpu",
     ]
@@ -57,10 +57,8 @@ def test_sizes_adapt_to_the_class_of_the_device() -> None:
 
 
 def test_each_backend_runs_in_its_usual_mode_by_default() -> None:
-    new_plan = planned(
-        Entry(workload="gemm"), probe("torch", CPU), probe("tensorflow", CPU), probe("jax", CPU)
-    )
-    assert [(case.backend, case.mode) for case in new_plan.cases] == [
+    result = planned(Entry(workload="gemm"), probe("torch", CPU), probe("tensorflow", CPU), probe("jax", CPU))
+    assert [(case.backend, case.mode) for case in result.cases] == [
         ("torch", "eager"),
         ("tensorflow", "function"),
         ("jax", "jit"),
@@ -72,14 +70,14 @@ def test_each_backend_runs_in_its_usual_mode_by_default() -> None:
     [("cpu", "cpu"), ("gpu", "cuda:0"), ("cuda", "cuda:0"), ("gpu:1", "cuda:1"), ("accelerator", "cuda:0")],
 )
 def test_devices_are_selected_by_name_kind_or_class(device_name: str, device: str) -> None:
-    new_plan = planned(SQUARES, probe("torch", CPU, GPU0, GPU1), devices=(device_name,))
-    assert {case.device for case in new_plan.cases} == {device}
+    result = planned(SQUARES, probe("torch", CPU, GPU0, GPU1), devices=(device_name,))
+    assert {case.device for case in result.cases} == {device}
 
 
 def test_cases_of_a_missing_device_are_omitted_with_the_reason() -> None:
-    new_plan = planned(SQUARES, probe("torch", CPU, reasons={"cuda": "a CPU build"}), devices=("gpu",))
-    assert not new_plan.cases
-    assert [(omission.status, omission.reason) for omission in new_plan.left_out] == [
+    result = planned(SQUARES, probe("torch", CPU, reasons={"cuda": "a CPU build"}), devices=("gpu",))
+    assert not result.cases
+    assert [(omission.status, omission.reason) for omission in result.left_out] == [
         (Status.UNAVAILABLE, "a CPU build")
     ]
 
@@ -96,9 +94,9 @@ def absent(backend: str) -> Probe:
 
 
 def test_cases_of_a_missing_backend_are_omitted_with_the_remedy() -> None:
-    new_plan = planned(SQUARES, probe("torch", CPU), absent("jax"), backends=("torch", "jax"))
-    assert {case.backend for case in new_plan.cases} == {"torch"}
-    assert {omission.reason for omission in new_plan.left_out} == {"no jax → pip install jax"}
+    result = planned(SQUARES, probe("torch", CPU), absent("jax"), backends=("torch", "jax"))
+    assert {case.backend for case in result.cases} == {"torch"}
+    assert {omission.reason for omission in result.left_out} == {"no jax → pip install jax"}
 
 
 def test_a_missing_backend_is_skipped_silently_unless_none_is_installed() -> None:
@@ -115,26 +113,22 @@ def test_an_empty_plan_has_no_largest_case() -> None:
 
 
 def test_tf32_on_a_cpu_is_unsupported_with_a_reason() -> None:
-    new_plan = planned(SQUARES, probe("torch", CPU), dtypes=(Dtype.TF32,))
-    assert not new_plan.cases
-    assert {omission.status for omission in new_plan.left_out} == {Status.UNSUPPORTED}
+    result = planned(SQUARES, probe("torch", CPU), dtypes=(Dtype.TF32,))
+    assert not result.cases
+    assert {omission.status for omission in result.left_out} == {Status.UNSUPPORTED}
 
 
 @pytest.mark.parametrize(
     ("mode", "reason"), [("xla", "modes eager, compile"), ("jit", "modes eager, compile")]
 )
 def test_a_mode_of_another_backend_is_omitted_with_the_available_modes(mode: str, reason: str) -> None:
-    new_plan = planned(
-        SQUARES, probe("torch", CPU), probe("tensorflow", CPU), probe("jax", CPU), modes=(mode,)
-    )
-    assert reason in next(
-        omission.reason for omission in new_plan.left_out if omission.case.backend == "torch"
-    )
+    result = planned(SQUARES, probe("torch", CPU), probe("tensorflow", CPU), probe("jax", CPU), modes=(mode,))
+    assert reason in next(omission.reason for omission in result.left_out if omission.case.backend == "torch")
 
 
 def test_a_refused_mode_has_the_reason() -> None:
-    new_plan = planned(SQUARES, probe("jax", CPU), probe("torch", CPU), modes=("eager",))
-    assert "jax.jit" in new_plan.left_out[0].reason
+    result = planned(SQUARES, probe("jax", CPU), probe("torch", CPU), modes=("eager",))
+    assert "jax.jit" in result.left_out[0].reason
 
 
 @pytest.mark.parametrize(
@@ -159,13 +153,13 @@ def test_an_unknown_device_is_an_error() -> None:
 
 
 def test_command_line_parameters_override_the_suite() -> None:
-    new_plan = planned(SQUARES, probe("torch", CPU), params={"m": [3]})
-    assert ids(new_plan) == ["gemm(m=3,n=4,k=4)/float32/eager@torch:cpu"]
+    result = planned(SQUARES, probe("torch", CPU), params={"m": [3]})
+    assert ids(result) == ["gemm(m=3,n=4,k=4)/float32/eager@torch:cpu"]
 
 
 def test_workloads_select_from_the_suite_or_are_added_at_their_defaults() -> None:
-    new_plan = planned(SQUARES, probe("torch", CPU), workloads=("attention",))
-    assert ids(new_plan) == [
+    result = planned(SQUARES, probe("torch", CPU), workloads=("attention",))
+    assert ids(result) == [
         "attention(batch=4,heads=8,length=512,dim=64,causal=false)/float32/eager@torch:cpu"
     ]
 
@@ -178,8 +172,8 @@ def test_a_workload_that_a_suite_has_on_accelerators_only_is_added_on_cpus() -> 
 
 def test_the_same_case_in_two_suites_is_planned_once() -> None:
     suites = [Suite(description="d", cases=[SQUARES], name=name) for name in ("a", "b")]
-    new_plan = plan(select(suites, Selection()), Selection(), [probe("torch", CPU)])
-    assert len(new_plan.cases) == 2
+    result = plan(select(suites, Selection()), Selection(), [probe("torch", CPU)])
+    assert len(result.cases) == 2
 
 
 def test_parameters_are_parsed_as_numbers_booleans_or_strings() -> None:
@@ -189,8 +183,8 @@ def test_parameters_are_parsed_as_numbers_booleans_or_strings() -> None:
 
 
 def test_tied_sizes_change_together() -> None:
-    new_plan = planned(SQUARES, probe("torch", CPU), params={"m=n=k": [8, 16]})
-    assert ids(new_plan) == [f"gemm(m={size},n={size},k={size})/float32/eager@torch:cpu" for size in (8, 16)]
+    result = planned(SQUARES, probe("torch", CPU), params={"m=n=k": [8, 16]})
+    assert ids(result) == [f"gemm(m={size},n={size},k={size})/float32/eager@torch:cpu" for size in (8, 16)]
     tied = Entry(workload="gemm", cpu=[{"m=n": [8, 16], "k": 4}])
     assert [case.params for case in planned(tied, probe("torch", CPU), params={"n": [2]}).cases] == [
         {"m": 8, "k": 4, "n": 2},
@@ -201,8 +195,8 @@ def test_tied_sizes_change_together() -> None:
 def test_tied_parameters_may_exist_in_some_workloads_only() -> None:
     suite = Suite(description="d", cases=[Entry(workload="gemm"), Entry(workload="conv2d")], name="mine")
     selection = Selection(params={"m=batch": [2]})
-    new_plan = plan(select([suite], selection), selection, [probe("torch", CPU)])
-    assert [(case.workload, case.params.get("m"), case.params.get("batch")) for case in new_plan.cases] == [
+    result = plan(select([suite], selection), selection, [probe("torch", CPU)])
+    assert [(case.workload, case.params.get("m"), case.params.get("batch")) for case in result.cases] == [
         ("gemm", 2, None),
         ("conv2d", None, 2),
     ]
@@ -220,8 +214,8 @@ def test_tied_parameters_may_exist_in_some_workloads_only() -> None:
 def test_sizes_equal_to_a_changed_one_are_noted(params: dict[str, list[int]], expected: list[str]) -> None:
     suite = Suite(description="d", cases=[Entry(workload="gemm", cpu=[{"m": 512, "n": 512, "k": 512}])])
     selection = Selection(params=params)  # type: ignore[arg-type]
-    new_plan = plan(select([suite], selection), selection, [probe("torch", CPU)])
-    assert list(unchanged_sizes([suite], selection, new_plan.cases)) == expected
+    result = plan(select([suite], selection), selection, [probe("torch", CPU)])
+    assert list(unchanged_sizes([suite], selection, result.cases)) == expected
 
 
 @pytest.mark.parametrize("text", ["batch", "batch=", "=3", "m==3", "=m=3"])

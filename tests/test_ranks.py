@@ -34,10 +34,8 @@ FAKE = Target(name="fake", backend="fake", python=sys.executable)
 blocks = st.lists(st.floats(1e-9, 1e3), min_size=5, max_size=5)
 
 
-def of(*measurements: Measurement, cost: Cost | None = None) -> Measurement:
-    return combined(
-        cost or a_cost(), [(0, f"cuda:{rank}", measurement) for rank, measurement in enumerate(measurements)]
-    )
+def of(*outcomes: Measurement, cost: Cost | None = None) -> Measurement:
+    return combined(cost or a_cost(), [(0, f"cuda:{rank}", outcome) for rank, outcome in enumerate(outcomes)])
 
 
 @given(st.lists(blocks, min_size=2, max_size=8), st.randoms())
@@ -129,13 +127,13 @@ def test_a_report_shows_the_time_of_the_slowest_rank(tmp_path: Path, monkeypatch
         policy = replace(POLICIES["quick"], rounds=1)
         info = a_run_info(plan=tuple(shares), policy=policy, probes=tuple(pool.probe()))
         records = [record for _, record in recording.measure_rounds([pool], [info], RunObserver())]
-    measurements = [
+    outcomes = [
         replace(record.outcome, warmup_block_s=record.outcome.warmup_block_s[:4])  # ranks warm up together
         for record in records
         if isinstance(record.outcome, Measurement)
     ]
     case = replace(plain, placement=TWO)
-    record = a_record(of(*measurements), case=case)
+    record = a_record(of(*outcomes), case=case)
     with runs.create_run(tmp_path, replace(info, plan=(case,))) as writer:
         writer.append(record)
     run = runs.read_run(selectors.find_run(tmp_path, info.id))

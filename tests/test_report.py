@@ -357,9 +357,7 @@ def test_notes_that_differ_in_numbers_share_a_footnote_and_marks_are_sorted() ->
 
 
 def test_reasons_without_a_speed_are_never_merged() -> None:
-    failed = [
-        a_failure(message=f"worker killed by signal {number}, in one of several places") for number in (9, 11)
-    ]
+    failed = [a_failure(message=f"worker killed by signal {n}, in one of several places") for n in (9, 11)]
 
     cases = zip(failed, (TORCH, JAX), strict=True)
     report = of_one_work(*[a_record(failure, case=case) for failure, case in cases])

@@ -289,10 +289,8 @@ def test_two_hundred_kills_lost_nothing() -> None:
 
 def in_parts(*seconds: tuple[float, ...]) -> Run:
     values = [(value, part) for part, values in enumerate(seconds) for value in values]
-    records_made = some_rounds(*(value for value, _ in values))
-    records = [
-        dataclasses.replace(record, part=part) for record, (_, part) in zip(records_made, values, strict=True)
-    ]
+    base = some_rounds(*(value for value, _ in values))
+    records = [dataclasses.replace(record, part=part) for record, (_, part) in zip(base, values, strict=True)]
     return a_run(records, policy=Policy(name="quick", rounds=len(records)))
 
 

@@ -346,7 +346,7 @@ def test_no_computation_comes_first_in_a_run_of_training() -> None:
 
 def test_no_backend_comes_first_in_all_rounds() -> None:
     cases = [case for case, _ in a_work(1, torch=[1.0], jax=[1.0], tensorflow=[1.0])]
-    assert {shuffled_by_work(cases, 1, number)[0].target for number in range(20)} == {
+    assert {shuffled_by_work(cases, 1, n)[0].target for n in range(20)} == {
         "torch",
         "jax",
         "tensorflow",

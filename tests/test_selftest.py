@@ -180,9 +180,7 @@ def test_an_honest_pipeline_passes_every_trial_at_once() -> None:
     results = run_trials("host", None, HOST, pipeline())
     assert len(results) == len(HOST)
     assert all(result.passed and result.attempts == 1 for result in results)
-    assert [result.truth_s for result in results[:5]] == pytest.approx(
-        [1e-5, 1e-4, 1e-3, 1e-2, 1e-1], rel=1e-3
-    )
+    assert [trial.truth_s for trial in results[:5]] == pytest.approx([1e-5, 1e-4, 1e-3, 1e-2, 1e-1], rel=1e-3)
     assert results[5].truth_s == pytest.approx(results[5].asked_s, rel=0.1)
 
 

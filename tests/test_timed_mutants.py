@@ -299,9 +299,7 @@ class Lazy:
 
     @classmethod
     def __torch_function__(cls, function: Any, _: Any, arguments: Any = (), options: Any = None) -> Any:
-        return function(
-            *(argument._compute() if isinstance(argument, cls) else argument for argument in arguments)
-        )
+        return function(*(value._compute() if isinstance(value, cls) else value for value in arguments))
 
     def __getitem__(self, index: Any) -> Any:
         return self._compute()[index]

@@ -132,7 +132,7 @@ def test_allocated_memory_belongs_to_the_running_operator_of_the_thread() -> Non
     ]
     spans = [a_span("outer", 1, 4), a_span("inner", 2, 3.2)]
     operators = by_name(summarise(spans, WINDOW, allocations))
-    assert {name: operator.allocated_bytes for name, operator in operators.items()} == {
+    assert {name: op.allocated_bytes for name, op in operators.items()} == {
         "outer": 100,
         "inner": 10,
     }
@@ -169,9 +169,7 @@ def lanes(draw: st.DrawFn) -> list[Span]:
 @given(lanes())
 def test_self_times_and_gaps_add_up_to_the_window(spans: list[Span]) -> None:
     summary = summarise(spans, WINDOW)
-    assert sum(operator.host_self_s for operator in summary.operators) == pytest.approx(
-        summary.busy_s, abs=1e-9
-    )
+    assert sum(op.host_self_s for op in summary.operators) == pytest.approx(summary.busy_s, abs=1e-9)
     assert summary.busy_s + summary.gaps.total_s == pytest.approx(10.0)
 
 

@@ -295,9 +295,7 @@ def test_an_xla_fusion_is_named_after_its_computation() -> None:
 
 def test_nested_pool_tasks_belong_to_their_operator() -> None:
     """The operator returns at once; its task starts another task; a third task belongs to no operator."""
-    record, start, stop = (
-        f"ThreadpoolListener::{suffix}" for suffix in ("Record", "StartRegion", "StopRegion")
-    )
+    record, start, stop = (f"ThreadpoolListener::{mark}" for mark in ("Record", "StartRegion", "StopRegion"))
     profile = xplane(
         line("A", op("convolution.1", 0, 0.5), e(record, 0.2, _p=1), e(record, 0.8, _p=3)),
         line("B", e(start, 1, _c=1), e(record, 2, _p=2), e(stop, 4)),
@@ -311,9 +309,7 @@ def test_nested_pool_tasks_belong_to_their_operator() -> None:
 
 
 def test_time_of_a_task_for_another_operator_belongs_to_that_operator() -> None:
-    record, start, stop = (
-        f"ThreadpoolListener::{suffix}" for suffix in ("Record", "StartRegion", "StopRegion")
-    )
+    record, start, stop = (f"ThreadpoolListener::{mark}" for mark in ("Record", "StartRegion", "StopRegion"))
     profile = xplane(
         line("A", op("dot.1", 0, 1), e(record, 0.5, _p=1)),
         line("B", e(start, 1, _c=1), e("ThunkExecutor::Execute", 3, 5), op("reduce.2", 4, 2), e(stop, 9)),
@@ -361,9 +357,7 @@ def test_a_gpu_is_read_from_its_streams_and_a_tpu_from_its_operators() -> None:
         line("XLA Ops", instruction, plane="/device:TPU:0"),
         line("Steps", e("0", 0, 9), plane="/device:TPU:0"),
     )
-    assert {operator.name: operator.device_self_s for operator in tpu.operators} == pytest.approx(
-        {"fusion": 2e-3}
-    )
+    assert {op.name: op.device_self_s for op in tpu.operators} == pytest.approx({"fusion": 2e-3})
 
 
 HLO = """\
@@ -457,9 +451,7 @@ def test_tensorflow_traces_are_read_and_exported(tmp_path: Path, monkeypatch: py
     monkeypatch.setitem(sys.modules, package, holder)
     (tmp_path / "host.xplane.pb").write_bytes(b"")
     profile = xla.parse_profile(tmp_path, RECORDING, {})
-    assert {operator.name: operator.host_self_s for operator in profile.operators} == pytest.approx(
-        {"copy": 2e-6}
-    )
+    assert {op.name: op.host_self_s for op in profile.operators} == pytest.approx({"copy": 2e-6})
     assert profile.traces == ("trace.json", "xplane.pb")
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     assert {"ph": "X", "name": "copy.1", "ts": 1.1, "dur": 2.0, "pid": 0, "tid": 0} in events

@@ -144,10 +144,10 @@ def test_a_keras_model_uses_the_inputs_of_a_file_and_its_own_weights(tmp_path: P
     arrays = model.arrays(Draw(Dtype.FLOAT32))
     assert np.array_equal(arrays["input:"], images)
     weights = [array for name, array in arrays.items() if not model.is_input(name)]
-    weights_drawn = [
+    drawn_weights = [
         array for name, array in plain.arrays(Draw(Dtype.FLOAT32)).items() if not plain.is_input(name)
     ]
-    assert sum(not array.any() for array in weights) > sum(not array.any() for array in weights_drawn)
+    assert sum(not array.any() for array in weights) > sum(not array.any() for array in drawn_weights)
     assert deviation(model, backend=backend_of(model)).ratio < 1
 
 

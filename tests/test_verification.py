@@ -126,9 +126,7 @@ def never(case: Case, reference: object) -> Job:
 def test_backends_share_one_reference() -> None:
     case, references = a_network(), References()
     cases = [case, replace(case, target="jax", backend="jax"), replace(case, target="fake", backend="fake")]
-    (job,) = reference_jobs(
-        cases, references, lambda checked_case, reference: verify_job(checked_case, reference, {})
-    )
+    (job,) = reference_jobs(cases, references, lambda case, reference: verify_job(case, reference, {}))
     jobs = list(job.done(Answer({"reference": {"expected": {}}})))
     assert [next_job.case for next_job in jobs] == cases[:2]  # the third case has no computation
     assert references == {computation_name(case): {"expected": {}}}

@@ -47,9 +47,9 @@ def planned(
     return plan(select([Suite(description="d", cases=[entry])], selection), selection, [probe])
 
 
-def ids(made_plan: Plan) -> list[str]:
+def ids(result: Plan) -> list[str]:
     return [
-        case.id.removeprefix("all_reduce(n=").replace(")/float32/eager@torch", "") for case in made_plan.cases
+        case.id.removeprefix("all_reduce(n=").replace(")/float32/eager@torch", "") for case in result.cases
     ]
 
 
