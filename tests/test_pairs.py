@@ -1,10 +1,13 @@
 """Pairs of processes: changes that decide in spite of doubts, and differences between environments."""
 
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from math import log
 
 import pytest
 
-from benchbench.analyse.doubts import FairPairs
+from benchbench.analyse.doubts import Doubt, FairPairs, TimedProcess, log_ratio
+from benchbench.analyse.metrics import METRICS, Metric, metric_named
 from benchbench.judging.pairs import LARGE_RATIO, environment_changes, is_beyond_doubt, version_suspect
 from benchbench.model.case import Case
 from benchbench.stats import typical_indices
@@ -53,3 +56,28 @@ def test_only_another_version_of_the_same_backend_is_suspected(
 def test_extreme_variances_of_the_largest_tenth_do_not_count(count: int, extremes: int) -> None:
     variances = [1.0 + index / 100 for index in range(count - extremes)] + [1e6] * extremes
     assert sorted(typical_indices(variances, [4.0] * count)) == list(range(count - extremes))
+
+
+def turns(logs: Sequence[float], disturbed: Collection[int] = ()) -> TimedProcess:
+    """A process whose turn in each cycle had the median step of this logarithm."""
+    cycles = {cycle: (value, cycle in disturbed) for cycle, value in enumerate(logs)}
+    return TimedProcess(log=sum(logs) / len(logs), doubt=Doubt(), cycles=cycles)
+
+
+def test_the_ratio_of_two_processes_is_that_of_their_calm_turns() -> None:
+    reference = turns([0.0] * 40, disturbed=range(25))
+    other = turns([1.0] * 25 + [0.1] * 15, disturbed=range(25))
+    assert log_ratio(reference, other) == pytest.approx(0.1)
+
+
+def test_parts_of_a_resumed_run_differ_by_the_means_of_their_rounds() -> None:
+    (case,) = a_digest([(a_case(), [1.0, 1.0, 2.0, 2.0])]).cases.values()
+    latency = metric_named("latency_s")
+    assert case.part_difference(latency) == 0.0
+    assert replace(case, parts=(0, 0, 1, 1)).part_difference(latency) == pytest.approx(log(2))
+    assert replace(case, parts=(0, 1, 0, 1)).part_difference(latency) == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
+def test_a_metric_is_found_by_its_name(metric: Metric) -> None:
+    assert metric_named(metric.name) is metric
