@@ -39,7 +39,7 @@ class PlannedVersion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedPairs:
-    """Pairs that searches for a relative change `step` need: the median, and the 90 % quantile `most`.
+    """Number of pairs to find a relative change `step`: the median, `middle`, and the 90 % quantile, `most`.
 
     `deviation`: standard deviation of a pair's log ratio.
     """
@@ -131,7 +131,7 @@ def pair_deviation(
 ) -> float | None:
     """Standard deviation of a pair's log ratio: √2 times the root mean square of the cases' deviations.
 
-    None without a case with three processes. `backends`: empty for all.
+    None if no case has three processes. `backends`: if empty, runs of all backends are used.
     """
     workload_names, backend_names, variances = {*workloads}, {*backends}, list[tuple[float, int]]()
     for run in stored_runs:

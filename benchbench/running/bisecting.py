@@ -1,7 +1,7 @@
-"""Bisection: search a range of versions for the one that caused a step. Pairs of processes are stored.
+"""Bisection: search a range of versions for the one that caused a step, by pairs of processes.
 
-Each measured version has a run, with the tags `bisect` and `version`. The records of a pair have the number
-of the pair as their round, in the runs of two versions.
+Each measured version has a separate run with the tags `bisect` and `version`. A pair of a case is one
+record in each of two runs; the round of both records is the number of the pair.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ from benchbench.timing.policy import with_rounds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BisectOptions:
-    """Options of a bisection. `resume`: id of an interrupted bisection, whose pairs count.
+    """Options of a bisection. `resume`: id of an interrupted bisection, to continue after its stored pairs.
 
-    `most`: largest number of pairs. `variant`: of environments that are built.
+    `most`: largest number of pairs of a case. `variant`: variant of the environments to build.
     """
 
     versions: Sequence[Version]
@@ -94,7 +94,7 @@ class BisectOptions:
 class MeasuredPair:
     """A measured pair. `change`: ratio of the metric, or None if a side failed.
 
-    `span`: range of the step before this pair, as the first and the last version that may have caused it.
+    `span`: labels of the first and the last version that could have caused the step before this pair.
     """
 
     number: int
@@ -114,7 +114,7 @@ class BisectObserver(RunObserver):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndsOfCase:
-    """A case at both ends. `end`: whether they differ; None if the number of pairs was exhausted before."""
+    """A case at both ends. `end`: the judgement; None if undecided after the largest number of pairs."""
 
     case: str
     changes: tuple[float, ...]  # log ratio of each pair
@@ -126,9 +126,9 @@ class Bisection:
     """Result of a bisection.
 
     `case`: the searched case, with the good version's defaults. `runs`: ids of each version's runs, by the
-    number of the version. `skipped`: the reason why a version cannot be measured, by its number. `disturbed`:
-    number of pairs during which other programs computed. `work`: changes of the computation in the version
-    that is named.
+    version's number. `skipped`: why a version cannot be measured, by number. `frameworks`: backends with
+    their releases, by number of the version. `disturbed`: number of pairs during which other programs
+    computed. `work`: change of the computation in the version that caused the step.
     """
 
     id: str
@@ -148,7 +148,11 @@ class Bisection:
 
 
 def bisect_versions(bisect_options: BisectOptions, results: Path, observer: BisectObserver) -> Bisection:
-    """Search the versions. Raises UsageError, NothingToMeasure, CannotBuild for an end, CannotWrite."""
+    """Search the versions and store the measured pairs.
+
+    Raises UsageError, CannotWrite, NothingToMeasure if an end cannot be measured, and NotComparable if the
+    ends compute different things.
+    """
     options = with_project(bisect_options.measure)
     selectors.follow_stored_ids(results)
     pythons = absolute_interpreters(options.pythons)
@@ -225,7 +229,6 @@ class _OpenVersion:
             self.pool.start([])
 
     def store(self, record: Record) -> Record:
-        """Append a record to the run."""
         stored = self.writer.append(record)
         self.records.append(stored)
         return stored
@@ -264,7 +267,7 @@ class _Versions:
         return targets(names, self._pythons, sys.executable) if names else []
 
     def open(self, number: int, cases: Sequence[Case] = ()) -> _OpenVersion:
-        """The version with this number, opened for `cases`; the good version, for all planned cases.
+        """Open a version for `cases` unless it is open. The good version is opened for all planned cases.
 
         Raises _Unmeasured.
         """
@@ -388,10 +391,7 @@ def _variant(version: Version, code: UserCode, probes: Sequence[Probe]) -> Varia
 
 
 class _Search:
-    """The pairs of one bisection, and the search that chooses the next one.
-
-    Cases are identified by the ids of the good version's cases.
-    """
+    """Measure and collect the pairs of a bisection. Case ids are those of the good version."""
 
     def __init__(self, versions: _Versions, observer: BisectObserver) -> None:
         self._versions, self._options, self._observer = versions, versions.options, observer
@@ -547,7 +547,7 @@ class _Search:
     def _add_pair(
         self, pair: NextPair, case: Case, records: Mapping[int, Record], *, skip_failing: bool
     ) -> float | None:
-        """Add the pair's log ratio to those of the case and return it; None if a version has no value."""
+        """Add the pair to those of the case; return its log ratio, or None if a version has no value."""
         change, reasons = _change(records[pair.version], records[pair.beside], self._options.metric)
         if skip_failing:
             for version, reason in zip((pair.version, pair.beside), reasons, strict=True):
@@ -565,7 +565,7 @@ class _Search:
         self._observer.note(f"{self._options.versions[number].label} cannot be measured: {reason}")
 
     def _work_change(self, result: SearchResult, case: Case) -> str:
-        """Changes of the computation between the named version and its predecessor."""
+        """Changes of the computation between the version that caused the step and its predecessor."""
         if result.end is not SearchEnd.NAMED or result.span is None:
             return ""
         numbers = (result.span.first - 1, result.span.last)
@@ -574,7 +574,7 @@ class _Search:
         return work_change(ref, new) if ref and new else ""
 
     def _profile(self, result: SearchResult, case: Case) -> bool:
-        """Profile the named version and its predecessor. Return True if both have a profile."""
+        """Profile the version that caused the step and its predecessor; return True if both succeed."""
         if result.end is not SearchEnd.NAMED or result.span is None:
             return False
         if self._options.metric.name not in STEADY_METRICS:
@@ -611,7 +611,7 @@ class _Search:
         )
 
     def _read_earlier(self) -> None:
-        """Add the pairs of the resumed bisection: two records of one case and number."""
+        """Add the stored pairs of the resumed bisection, in the order in which they were measured."""
         records_by_pair: dict[tuple[int, str], dict[int, Record]] = {}
         this_machine = machine()
         for folder, run in self._earlier:
@@ -634,7 +634,7 @@ class _Search:
             self._observer.note(f"{count} of this bisection exist already")
 
     def _is_same_case(self, stored: Case, case: Case, number: int) -> bool:
-        """True if a stored case is the good version's `case`, apart from the defaults of its version."""
+        """True if a stored case of version `number` equals `case` in all but its version's defaults."""
         target = self._options.versions[number].target or case.target
         pinned = self._versions.plan.pinned[case.id] if self._versions.plan else frozenset()
 

@@ -1,7 +1,7 @@
 """Measurement of the user's functions: one as a run, or two interleaved.
 
-Like every case, each round is a process of its own, which finds the function again. Before the first round, a
-process calls the function once to see which framework must be waited for: the parent imports none.
+Each round runs in a new process, which imports the function again. Before the first round, a worker calls the
+function once to find out which framework computes its result, since the parent imports no framework.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ BACKEND_HINT = "Wait inside the function, and name the backend python, which wai
 class FunctionRequest:
     """A function to measure. By default, backend and device are those of its first call's result.
 
-    `variables`: names of the shell's variables that its process gets besides the usual ones.
+    `variables`: names of further variables of the shell to pass to the function's process.
     """
 
     call: Call
@@ -52,14 +52,14 @@ class FunctionRequest:
 
     @property
     def code(self) -> UserCode:
-        """The code that its workers get: the variables, and no workload."""
+        """The user code for the workers: only the variables, no workload."""
         return dataclasses.replace(no_code(), variables=self.variables)
 
 
 def measure_function(request: FunctionRequest, terms: Terms, results: Path, observer: RunObserver) -> Run:
     """Measure a function and store it as a run of one case.
 
-    Raises UsageError for a function that cannot be found or leaves its work undone, CannotWrite.
+    Raises UsageError for a function that cannot be found or returns before its work is done, CannotWrite.
     """
     with _measuring([request], terms, results, observer) as (_, heads, measurer):
         measurer.record(heads)
@@ -86,7 +86,7 @@ def measure_functions(
 def _measuring(
     requests: Sequence[FunctionRequest], terms: Terms, results: Path, observer: RunObserver
 ) -> Iterator[tuple[list[Case], list[RunInfo], Measurer]]:
-    """The case of each function, the head of its run, and the measurer that measures them."""
+    """Yield the case of each function, the head of each run, and the measurer for both."""
     if DRAWN in os.environ:
         hint = "Put the call under `if __name__ == '__main__':`."
         raise UsageError("A function is measured while its file is imported to find it.", hint)
@@ -132,7 +132,7 @@ def _planned_cases(requests: Sequence[FunctionRequest], terms: Terms, observer: 
 
 
 class _FirstCall(msgspec.Struct):
-    """A worker's reply after the first call: what the function runs on."""
+    """A worker's reply after the first call: the backend and device of the function's result."""
 
     backend: str
     device: str
@@ -146,9 +146,9 @@ class _Refusal(msgspec.Struct):
 
 
 def _case(request: FunctionRequest, answer: Answer, observer: RunObserver) -> Case:
-    """The function's case, by its first call.
+    """The function's case, with the backend and device of the first call's result.
 
-    If that call failed, the case follows the request, and its record will say why. Raises UsageError.
+    If the first call failed, the request's are used, and the rounds record the failure. Raises UsageError.
     """
     name = request.call.function.name
     first_call = _FirstCall(backend=request.backend or PYTHON, device=request.device or "cpu")

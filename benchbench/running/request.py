@@ -1,4 +1,4 @@
-"""A checked request: entries of suites, how to measure them, and the targets."""
+"""Check the options of a measurement and select the entries of suites and the targets."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ class Request(Terms):
 def request(options: MeasureOptions, models: Sequence[str] = ()) -> Request:
     """Check the options and select the entries of their suites. Raises UsageError.
 
-    Missing options are those of the nearest accelbench.toml. `models`: names of the requested user models,
-    which are measured instead of the default suite.
+    Missing options are read from the nearest accelbench.toml. `models`: names of the requested user models,
+    which replace the default suite.
     """
     backends, options = _requested_backends(options), with_project(options)
     requested_suites = [suites.model_suite(models)] if models else []
@@ -143,7 +143,7 @@ def requested_targets(options: MeasureOptions, *, labelled: bool = False) -> lis
 
 
 def targets_of_kind(targets: Sequence[Target], kind: str) -> list[Target]:
-    """The targets that run this kind of model, or else such a framework of this interpreter."""
+    """The targets that run this kind of model; if none does, this interpreter's first backend that does."""
     capable = [target for target in targets if target.backend in model_backends([kind])]
     return capable or choose_targets(model_backends([kind])[:1], {}, sys.executable)
 
@@ -162,7 +162,7 @@ def model_backends(kinds: Sequence[str]) -> tuple[str, ...]:
 
 
 def selection(options: MeasureOptions, among: Sequence[str] = ()) -> Selection:
-    """The options that select or override entries of suites. Raises UsageError.
+    """The selection of entries and the overrides of their fields, by these options. Raises UsageError.
 
     `among`: see `catalogue.expand_patterns`.
     """
@@ -188,7 +188,7 @@ def selection(options: MeasureOptions, among: Sequence[str] = ()) -> Selection:
 
 
 def requested_params(options: MeasureOptions) -> dict[str, list[Scalar]]:
-    """The sizes that override those of suites, by key; `m=n` is a key that sets both."""
+    """Sizes that override the sizes of suites, by parameter; the key `m=n` sets both parameters."""
     return {
         name: [value] if isinstance(value, int | float | str) else list(value)
         for name, value in options.params.items()
@@ -205,7 +205,7 @@ def _worlds(texts: Sequence[str], devices: Sequence[str]) -> tuple[str, ...]:
 
 
 def settings(options: MeasureOptions) -> Settings:
-    """Settings of the workers. With several numbers of threads, each case has its own. Raises UsageError."""
+    """Settings of the workers. Several numbers of threads are set per case instead. Raises UsageError."""
     threads = {number_of_threads(str(count)) for count in options.threads}
     return Settings(
         threads=threads.pop() if len(threads) == 1 else default_threads(),
@@ -219,7 +219,7 @@ def settings(options: MeasureOptions) -> Settings:
 
 
 def max_error(options: MeasureOptions) -> float | None:
-    """Largest error of lossy engines, as a fraction; None: they are not measured. Raises UsageError."""
+    """Largest error of lossy engines, as a fraction; None leaves them out. Raises UsageError."""
     allowed = model_option(options, "max_error")
     return None if allowed is None else fraction(str(allowed))
 

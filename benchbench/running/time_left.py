@@ -26,10 +26,10 @@ class Expected:
 class TimeLeft:
     """Seconds left of a run, or of two interleaved sides.
 
-    A process of a case is expected to take as long as its last one, or as estimated. Both are scaled by the
-    level: the ratio of measured to expected time, as a mean of logarithms weighted by expected time. So a
-    machine that becomes busy is noticed within a few processes, or before the first one if the preparation
-    takes longer than expected.
+    A process of a case is expected to take as long as the case's last process or, before the first one, as
+    estimated. Both are scaled by the level: the ratio of measured to expected time, as a mean of logarithms
+    weighted by expected time. A busy machine raises the level within a few processes, or before the first
+    one if the preparation takes longer than expected.
     """
 
     def __init__(
