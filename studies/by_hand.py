@@ -6,6 +6,9 @@ RUNS: 20. In each run, a loop measures the engines by hand, one after another, e
 `timeit`: the smallest of five repeats of at least 0.2 s, after a warm-up. Then `accelbench run` measures the
 same product. The truth is the geometric mean of all ratios that accelbench measured in heats. First make sure
 that nothing else runs: `accelbench doctor`.
+
+By hand, OpenVINO reads and writes bound tensors. With `request.infer([a, b])`, which copies them, the loop
+named ONNX Runtime in 10 of 10 runs.
 """
 
 from __future__ import annotations
