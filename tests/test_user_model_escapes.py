@@ -37,6 +37,17 @@ HALF = """class Model(nn.Module):
         y = self.b(F.gelu(self.a(x[: len(x) // 2] if half else x)))
         return torch.cat([y, y]) if half else y
 """
+FEWER = """class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.drop = nn.Linear(64, 128), nn.Linear(128, 10), nn.Dropout(0.5)
+
+    def forward(self, x):
+        y = F.gelu(self.a(x))
+        if x.dtype == torch.float64 or not self.drop.p:
+            return self.b(self.drop(y))
+        return self.b(torch.cat([F.dropout(y[:, :1], 0.5, True), y[:, 1:]], 1))
+"""
 INPUTS = """
 
 def inputs(batch=16):
@@ -69,6 +80,7 @@ def inputs(batch=4):
     [
         pytest.param(STATISTICS + INPUTS, ["--phase", "train"], "wrong_result", id="no-running-statistics"),
         pytest.param(HALF + INPUTS, ["--phase", "train"], "wrong_result", id="half-of-the-batch"),
+        pytest.param(FEWER + INPUTS, ["--phase", "train"], "wrong_result", id="one-feature-dropped"),
         pytest.param(TAIL, ["--phase", "forward"], "unverified", id="the-last-steps-only"),
     ],
 )

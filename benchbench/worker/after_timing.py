@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
@@ -294,19 +294,10 @@ class TrainedOnce:
         It is the median since another sample need not change sampled elements of a sparse or small tensor.
         Without any gradient, the losses are compared.
         """
-        import numpy as np
-
-        def changes() -> Iterator[float]:
-            for name, gradient in self.gradients.items():
-                if size := float(np.linalg.norm(gradient)):
-                    yield float(np.linalg.norm(other.gradients[name] - gradient)) / size
-
-        relative_changes = list(changes())
-        if not relative_changes:
+        change = verify.median_change(self.gradients, other.gradients)
+        if change is None:
             return self.loss != other.loss
-        return not median(relative_changes) <= max(
-            GRADIENT_NOISE, UNIT_ROUNDOFF[dtype.compute] / 4
-        )  # NaN differs, too
+        return not change <= max(GRADIENT_NOISE, UNIT_ROUNDOFF[dtype.compute] / 4)  # NaN differs, too
 
 
 def train_once(

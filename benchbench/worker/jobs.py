@@ -48,10 +48,11 @@ from benchbench.worker.user_models.side_effects import STATE
 from benchbench.worker.user_models.torch_training import ModelTraining
 from benchbench.worker.user_models.workload import ModelOperation, ModelWorkload
 from benchbench.worker.verify import NotAnOutput
-from benchbench.workloads.base import Operation, Workload
+from benchbench.workloads.base import Draw, Operation, Workload
 
 MAX_LOG = 4096  # characters, counted from the end
 MAX_EVENTS = 50_000  # per profile: torch's take 2 KB each while they are read, XLA's 40 µs
+MAX_DROPOUT_RATIO = 3.0  # between the changes of gradients by dropout, which vary from seed to seed
 WARM_STEPS = 5  # before a profile: the first two may compile, allocate or be captured
 
 MIXED_WITH_FLOAT64 = re.compile(r"same dtype.*\b[Dd]ouble\b|\b[Dd]ouble\b.*same dtype")
@@ -242,7 +243,41 @@ def verify_case(backend: Backend, job: Message) -> verify.Deviation | None:
         require_accuracy(deviation)
     if reference.float32:
         verify_in_float32(backend, job, small, verify.Reference(**reference.float32))
+    if reference.dropout_change and isinstance(small, ModelTraining):
+        dropping = dataclasses.replace(small, drops=True)
+        with build(backend, session, dropping, case.computes_in) as runner:
+            require_dropout(dropping, runner, session, reference.dropout_change)
     return deviation
+
+
+def require_dropout(
+    workload: ModelTraining, runner: Runner, session: Session, expected_change: float
+) -> None:
+    """Raise WrongResult if other random numbers change the gradients of a step far less than in float64.
+
+    A step that drops only some of the features is faster.
+    """
+    program = runner.program
+    if not (program.seed and program.restart and program.gradients):
+        return
+    arrays = workload.arrays(Draw(Dtype.FLOAT32, standard=random_cache.cached_normal))
+    gradients = []
+    for seed in (0, 1):
+        runner.state = ()  # otherwise both states would be in memory
+        runner.state = program.restart(arrays)
+        program.seed(seed)
+        session.wait(runner.step())
+        tensors = program.gradients(*runner.state)
+        gradients.append(
+            {name: verify.read_elements(name, tensor, session) for name, tensor in tensors.items()}
+        )
+    change = verify.median_change(*gradients) or 0.0
+    if change < expected_change / MAX_DROPOUT_RATIO:
+        raise WrongResult(
+            f"other random numbers change its gradients by {change:.1%}, and in float64 by "
+            f"{expected_change:.0%}: it drops fewer features",
+            None,
+        )
 
 
 def verify_job(backend: Backend, job: Message) -> Message:

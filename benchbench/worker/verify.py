@@ -95,6 +95,8 @@ class Reference:
         Outputs that are not compared.
     seed : int
         Seed of the positions of an operation's compared elements.
+    dropout_change : float
+        Median relative change of the gradients by other random numbers; 0 for a step without dropout.
 
     """
 
@@ -109,6 +111,7 @@ class Reference:
     hidden: float = 0.0
     skipped: Sequence[str] = ()
     seed: int = SEED
+    dropout_change: float = 0.0
 
     @property
     def tolerance_of_others(self) -> Mapping[str, float]:
@@ -164,6 +167,17 @@ def relative_error(measured: Floats, expected: Sequence[float] | Floats, outlier
     deviation = float(np.linalg.norm(deviations[: exact.size - ignored]))
     size = float(np.linalg.norm(exact))
     return deviation / size if size else (math.inf if deviation else 0.0)
+
+
+def median_change(tensors: Tensors, others: Tensors) -> float | None:
+    """Median of the relative changes of all nonzero tensors; None if all are zero."""
+    import numpy as np
+
+    sizes = {name: float(np.linalg.norm(tensor)) for name, tensor in tensors.items()}
+    changes = [
+        float(np.linalg.norm(others[name] - tensors[name])) / size for name, size in sizes.items() if size
+    ]
+    return float(np.median(changes)) if changes else None
 
 
 def checked_at(workload: Workload) -> Workload:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 from benchbench.arrays import Array, Floats, Indices
@@ -35,6 +36,8 @@ from benchbench.worker.verify import (
     UPDATE,
     VERIFIABLE,
     Reference,
+    median_change,
+    read_elements,
     relative_error,
     trained_elements,
 )
@@ -88,8 +91,12 @@ def training_reference(workload: ModelTraining, dtype: Dtype) -> Reference:
     reason = reference.unverified or float32_reference.unverified
     if not reason and float32_reference.hidden > MAX_FAINT:
         reason = f"rounding alone takes the updates of {float32_reference.hidden:.0%} of its weights too far"
+    dropout_change = 0.0
+    if not reason and workload.graph["drops"]:
+        dropout_change = cached_result(f"dropout of {small!r}", lambda: _dropout_change(small))["change"]
     return replace(
         reference,
+        dropout_change=dropout_change,
         float32=asdict(float32_reference) if dtype.is_narrow else None,
         unverified=reason,
         hidden=float32_reference.hidden,
@@ -168,6 +175,27 @@ def _compute_reference(small: ModelTraining, dtype: Dtype) -> Reference:
         outliers=OUTLIERS,
         hidden=hidden_size / max(1, sum(sizes.values())),
     )
+
+
+def _dropout_change(small: ModelTraining) -> dict[str, float]:
+    """Median relative change of the gradients by other random numbers of dropout, in float64."""
+    import torch
+
+    from benchbench.workloads._reference.torch_rounding import Widening, computed_in
+
+    dropping, wide = replace(small, drops=True), Float64Context(Dtype.FLOAT32)
+    context: Any = wide  # it lacks the members that other workloads need
+    gradients = []
+    for seed in (0, 1):
+        arrays = dropping.arrays(Draw(Dtype.FLOAT32, standard=cached_normal))
+        program = dropping.build_torch(context, arrays)
+        torch.manual_seed(seed)
+        computed_in(Widening(), partial(program.step, *program.inputs))
+        assert program.gradients
+        gradients.append(
+            {name: read_elements(name, gradient, wide) for name, gradient in program.gradients().items()}
+        )
+    return {"change": median_change(*gradients) or 0.0}
 
 
 def sign_ambiguity(exact: Mapping[str, Floats], draws: Sequence[Mapping[str, Floats]]) -> dict[str, float]:
