@@ -1,4 +1,4 @@
-"""Who is fastest at a product of matrices: accelbench beside what a user would do by hand.
+"""The fastest engine for a product of matrices, by accelbench and by a loop that a user writes by hand.
 
     python -m studies.by_hand [RUNS] > studies/output/by_hand.md
 

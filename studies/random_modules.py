@@ -199,4 +199,4 @@ def main(count: int, seed: int) -> None:
 
 
 if __name__ == "__main__":
-    main(*(int(argument) for argument in (*sys.argv[1:], "200", "1")[: max(2, len(sys.argv) - 1)]))
+    main(*map(int, (*sys.argv[1:], *("200", "1")[len(sys.argv) - 1 :])))

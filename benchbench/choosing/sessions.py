@@ -223,7 +223,7 @@ def _newest_versions(sessions: Sequence[CaseSession], left_out: Counter[str]) ->
 
 
 def _work_version(session: CaseSession) -> tuple[object, ...]:
-    """What must be equal for sessions to be of the same work: the workload's version and its counted cost."""
+    """Version and counted cost of the work, which are equal in sessions that can be compared."""
     cost = session.digest.cost
     assert cost
     return session.digest.workload_version, cost.flops, cost.items, cost.item

@@ -257,21 +257,8 @@ def require_dropout(
 
     A step that drops only some of the features is faster.
     """
-    program = runner.program
-    if not (program.seed and program.restart and program.gradients):
-        return
     arrays = workload.arrays(Draw(Dtype.FLOAT32, standard=random_cache.cached_normal))
-    gradients = []
-    for seed in (0, 1):
-        runner.state = ()  # otherwise both states would be in memory
-        runner.state = program.restart(arrays)
-        program.seed(seed)
-        session.wait(runner.step())
-        tensors = program.gradients(*runner.state)
-        gradients.append(
-            {name: verify.read_elements(name, tensor, session) for name, tensor in tensors.items()}
-        )
-    change = verify.median_change(*gradients) or 0.0
+    change = verify.dropout_change(runner.program, arrays, lambda: session.wait(runner.step()), session)
     if change < expected_change / MAX_DROPOUT_RATIO:
         raise WrongResult(
             f"other random numbers change its gradients by {change:.1%}, and in float64 by "

@@ -180,6 +180,27 @@ def median_change(tensors: Tensors, others: Tensors) -> float | None:
     return float(np.median(changes)) if changes else None
 
 
+def dropout_change(
+    program: Program, arrays: Mapping[str, Any], step: Callable[[], object], reader: Reader
+) -> float:
+    """Median relative change of a user's gradients by other random numbers, from the weights in `arrays`.
+
+    `step` runs a step of the program and waits for it.
+    """
+    assert program.seed
+    assert program.restart
+    assert program.gradients
+    gradients = []
+    for seed in (0, 1):
+        program.restart(arrays)
+        program.seed(seed)
+        step()
+        gradients.append(
+            {name: read_elements(name, tensor, reader) for name, tensor in program.gradients().items()}
+        )
+    return median_change(*gradients) or 0.0
+
+
 def checked_at(workload: Workload) -> Workload:
     """The workload whose results are verified: itself, or the small size of a training step."""
     return workload.small() if isinstance(workload, Training) else workload

@@ -214,13 +214,16 @@ def _require_no_side_effect(workload: ModelOperation) -> None:
 
 def with_expected(workload: ModelOperation, dtype: Dtype, reference: Reference) -> Reference:
     """The reference with the expected elements of both sets of inputs."""
-    names = [name for name in reference.tolerance if not name.startswith(MEAN)]
-    names += [f"{SCORES}{name}" for name in names]
-    names += [name for name in reference.tolerance if name.startswith(MEAN)]
-    first, second = (_compared_outputs(workload, dtype, number) for number in (0, 1))
-    expected: dict[str, Any] = {name: first[name] for name in names if name in first}
-    others: dict[str, Any] = {name: second[name] for name in names if name in second}
-    return replace(reference, expected=expected, others=others)
+
+    def compared(number: int) -> dict[str, Any]:
+        outputs = _compared_outputs(workload, dtype, number)
+        return {
+            name: values
+            for name, values in outputs.items()
+            if name.removeprefix(SCORES) in reference.tolerance
+        }
+
+    return replace(reference, expected=compared(0), others=compared(1))
 
 
 def _compared_outputs(workload: ModelOperation, dtype: Dtype, number: int) -> dict[str, AnyArray]:
@@ -291,16 +294,21 @@ def _tolerance_of_inputs(workload: ModelOperation, dtype: Dtype, number: int) ->
     more where a kernel computes coordinates or differences of large numbers in the dtype.
     """
     drawn = model_tolerance(workload, dtype, number)
-    factor = PLAIN_TOLERATED_NARROW if dtype.is_narrow else PLAIN_TOLERATED
     errors = cached_result(
         f"errors of plain kernels in {dtype} of inputs {number} of {workload!r}",
         lambda: _plain_errors(workload, dtype, number),
     )
     return {
-        name: max(limit, min(factor * errors.get(name, 0.0), MAX_PLAIN)) if limit else 0.0
+        name: max(limit, plain_tolerance(errors.get(name, 0.0), dtype)) if limit else 0.0
         for name, limit in drawn.items()
         if limit or not errors.get(name)
     }
+
+
+def plain_tolerance(error: float, dtype: Dtype) -> float:
+    """Relative error that is tolerated where ordinary kernels in the dtype have this error."""
+    factor = PLAIN_TOLERATED_NARROW if dtype.is_narrow else PLAIN_TOLERATED
+    return min(factor * error, MAX_PLAIN)
 
 
 def _plain_errors(workload: ModelOperation, dtype: Dtype, number: int) -> dict[str, float]:
@@ -350,7 +358,7 @@ def _draw_tolerance(workload: ModelOperation, dtype: Dtype, number: int) -> dict
     for name, values in exact.items():
         if name.startswith(SCORES):
             continue
-        error = max(relative_error(rounded[name], values) for rounded in draws)
+        error = max(relative_error(draw[name], values) for draw in draws)
         limit = float64_factor * max(workload.draws_tolerated * error, UNIT_ROUNDOFF[dtype.storage])
         if name in integers:
             tolerances |= {name: 0.0} if error == 0 else {}

@@ -114,10 +114,11 @@ class ModelTraining(TorchWorkload, Training):
             for layer in sparse_layers(module):  # few operators of the reference accept sparse gradients
                 layer.sparse = False
         trainable = trainable_parameters(module)
+        buffer_names = {name for name, _ in module.named_buffers()}
         buffers = {  # such as the statistics of batch norms
             name: tensor
             for name, tensor in torch_module.tensors_of(module).items()
-            if name not in dict(module.named_parameters()) and tensor.is_floating_point()
+            if name in buffer_names and tensor.is_floating_point()
         }
         optimizer = optimizer_of(self.spec, self.sizes, module, fused=isinstance(context, Session))
         initial = deepcopy(optimizer.state_dict())

@@ -22,9 +22,7 @@ from benchbench.worker.reference import FLIPS_TOLERATED, flipping_for, storage_e
 from benchbench.worker.user_models.reference import (
     FLOAT64_OF_FLOAT32,
     MAX_FAINT,
-    MAX_PLAIN,
-    PLAIN_TOLERATED,
-    PLAIN_TOLERATED_NARROW,
+    plain_tolerance,
 )
 from benchbench.worker.user_models.source import ModelMistake, seed_everything
 from benchbench.worker.user_models.torch_training import ModelTraining
@@ -36,8 +34,7 @@ from benchbench.worker.verify import (
     UPDATE,
     VERIFIABLE,
     Reference,
-    median_change,
-    read_elements,
+    dropout_change,
     relative_error,
     trained_elements,
 )
@@ -81,7 +78,7 @@ class Float64Context:
 
 
 def training_reference(workload: ModelTraining, dtype: Dtype) -> Reference:
-    """Reference of the first steps at the small size, for narrow dtypes with that in float32 as `plain`.
+    """Reference of the first steps at the small size, for narrow dtypes with that in float32.
 
     If verification is impossible, `unverified` has the reason.
     """
@@ -91,12 +88,12 @@ def training_reference(workload: ModelTraining, dtype: Dtype) -> Reference:
     reason = reference.unverified or float32_reference.unverified
     if not reason and float32_reference.hidden > MAX_FAINT:
         reason = f"rounding alone takes the updates of {float32_reference.hidden:.0%} of its weights too far"
-    dropout_change = 0.0
+    change = 0.0
     if not reason and workload.graph["drops"]:
-        dropout_change = cached_result(f"dropout of {small!r}", lambda: _dropout_change(small))["change"]
+        change = cached_result(f"dropout of {small!r}", lambda: _dropout_change(small))["change"]
     return replace(
         reference,
-        dropout_change=dropout_change,
+        dropout_change=change,
         float32=asdict(float32_reference) if dtype.is_narrow else None,
         unverified=reason,
         hidden=float32_reference.hidden,
@@ -153,12 +150,11 @@ def _compute_reference(small: ModelTraining, dtype: Dtype) -> Reference:
         errors[name].append(FLIPS_TOLERATED / DRAWS_TOLERATED * error)
     names = [name for name in exact if max(errors[name]) <= VERIFIABLE]
     float64_factor = FLOAT64_FACTOR * FLOAT64_OF_FLOAT32 if dtype is Dtype.FLOAT64 else 1.0
-    factor = PLAIN_TOLERATED_NARROW if dtype.is_narrow else PLAIN_TOLERATED
     tolerance = {
         name: max(
             float64_factor * DRAWS_TOLERATED * max(errors[name]),
             UNIT_ROUNDOFF[dtype.storage],
-            min(factor * relative_error(plain[name], exact[name], OUTLIERS), MAX_PLAIN),
+            plain_tolerance(relative_error(plain[name], exact[name], OUTLIERS), dtype),
         )
         for name in names
     }
@@ -178,24 +174,18 @@ def _compute_reference(small: ModelTraining, dtype: Dtype) -> Reference:
 
 
 def _dropout_change(small: ModelTraining) -> dict[str, float]:
-    """Median relative change of the gradients by other random numbers of dropout, in float64."""
-    import torch
-
+    """The result of `verify.dropout_change` in float64."""
     from benchbench.workloads._reference.torch_rounding import Widening, computed_in
 
     dropping, wide = replace(small, drops=True), Float64Context(Dtype.FLOAT32)
     context: Any = wide  # it lacks the members that other workloads need
-    gradients = []
-    for seed in (0, 1):
-        arrays = dropping.arrays(Draw(Dtype.FLOAT32, standard=cached_normal))
-        program = dropping.build_torch(context, arrays)
-        torch.manual_seed(seed)
+    arrays = dropping.arrays(Draw(Dtype.FLOAT32, standard=cached_normal))
+    program = dropping.build_torch(context, arrays)
+
+    def step() -> None:
         computed_in(Widening(), partial(program.step, *program.inputs))
-        assert program.gradients
-        gradients.append(
-            {name: read_elements(name, gradient, wide) for name, gradient in program.gradients().items()}
-        )
-    return {"change": median_change(*gradients) or 0.0}
+
+    return {"change": dropout_change(program, arrays, step, wide)}
 
 
 def sign_ambiguity(exact: Mapping[str, Floats], draws: Sequence[Mapping[str, Floats]]) -> dict[str, float]:
