@@ -1,15 +1,35 @@
 """Deviations of user models from their float64 references."""
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from benchbench.backends.base import Backend
 from benchbench.backends.torch import Torch
 from benchbench.model.case import Dtype
+from benchbench.model.user_model import parse_spec
+from benchbench.worker.user_models import torch_module
 from benchbench.worker.user_models.reference import model_reference, with_expected
 from benchbench.worker.user_models.workload import ModelInference, ModelOperation
 from benchbench.worker.verify import Deviation, Reference, output_deviation, output_elements
 from benchbench.workloads.base import Draw
+
+
+@contextmanager
+def written_models(folder: Path, stem: str) -> Iterator[Callable[[str], ModelInference]]:
+    """Yield a function that writes a torch model's file and loads it; forget the models afterwards."""
+
+    def write(text: str) -> ModelInference:
+        (folder / f"{stem}.py").write_text(text)
+        spec = parse_spec(f"{stem}.py", str(folder))
+        return ModelInference(spec, torch_module.load(spec).sizes)
+
+    yield write
+    torch_module.load.cache_clear()
+    for name in [name for name in sys.modules if name.startswith(f"accelbench_own_{stem}")]:
+        del sys.modules[name]
 
 
 def verified_reference(model: ModelOperation, dtype: Dtype = Dtype.FLOAT32) -> Reference:

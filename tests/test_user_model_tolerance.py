@@ -1,6 +1,5 @@
 """The tolerance of a user's torch model: right models pass where rounding is large, wrong ones do not."""
 
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,11 +9,9 @@ pytest.importorskip("torch")
 
 from benchbench import registry
 from benchbench.model.case import Dtype
-from benchbench.model.user_model import parse_spec
-from benchbench.worker.user_models import torch_module
 from benchbench.worker.user_models.reference import model_reference
 from benchbench.worker.user_models.workload import ModelInference
-from tests.deviations import deviation
+from tests.deviations import deviation, written_models
 
 pytestmark = [pytest.mark.real]
 Write = Callable[..., ModelInference]
@@ -43,19 +40,14 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
     """A function that writes and loads a model."""
     monkeypatch.setenv(registry.DRAWN, str(tmp_path))
 
-    def write(
+    def text_of(
         body: str, layer: str = "nn.Linear(64, 64)", batch: int = 8, inputs: str = "torch.randn(batch, 64)"
-    ) -> ModelInference:
-        (tmp_path / "tolerance.py").write_text(
-            MODEL.format(body=body.replace("\n", "\n        "), layer=layer, batch=batch, inputs=inputs)
-        )
-        spec = parse_spec("tolerance.py", str(tmp_path))
-        return ModelInference(spec, torch_module.load(spec).sizes)
+    ) -> str:
+        body = body.replace("\n", "\n        ")
+        return MODEL.format(body=body, layer=layer, batch=batch, inputs=inputs)
 
-    yield write
-    torch_module.load.cache_clear()
-    for name in [name for name in sys.modules if name.startswith("accelbench_own_tolerance")]:
-        del sys.modules[name]
+    with written_models(tmp_path, "tolerance") as write:
+        yield lambda *arguments, **options: write(text_of(*arguments, **options))
 
 
 @pytest.mark.parametrize("other_inputs", [False, True])

@@ -1,7 +1,6 @@
 """Verdicts on a user's torch model: right programs pass, and programs that cannot be verified are named."""
 
 import json
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,12 +14,10 @@ from benchbench import registry
 from benchbench.backends.base import backend_class
 from benchbench.model.case import Dtype
 from benchbench.model.note import NoteKind
-from benchbench.model.user_model import parse_spec
-from benchbench.worker.user_models import torch_module
 from benchbench.worker.user_models.reference import model_reference
 from benchbench.worker.user_models.workload import ModelInference
 from benchbench.workloads.base import Draw
-from tests.deviations import deviation
+from tests.deviations import deviation, written_models
 from tests.program import accelbench, rows
 
 pytestmark = [pytest.mark.real]
@@ -45,15 +42,8 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
     """A function that makes a model of a file's text."""
     monkeypatch.setenv(registry.DRAWN, str(tmp_path))
 
-    def write(text: str) -> ModelInference:
-        (tmp_path / "verdict.py").write_text(HEAD + text)
-        spec = parse_spec("verdict.py", str(tmp_path))
-        return ModelInference(spec, torch_module.load(spec).sizes)
-
-    yield write
-    torch_module.load.cache_clear()
-    for name in [name for name in sys.modules if name.startswith("accelbench_own_verdict")]:
-        del sys.modules[name]
+    with written_models(tmp_path, "verdict") as write:
+        yield lambda text: write(HEAD + text)
 
 
 def test_a_scalar_output_is_compared_with_a_scalar(model: Write) -> None:
