@@ -14,7 +14,7 @@ from benchbench.machine.peaks import Peaks, peaks
 from benchbench.model.case import Case, Dtype
 from benchbench.model.device import Device, DeviceClass
 from benchbench.plan.cases import plan
-from benchbench.plan.costs import cost_of, footprint_bytes
+from benchbench.plan.estimates import cost_of, footprint_bytes
 from benchbench.plan.suite import Selection, load_suite
 from tests.factories import a_probe
 

@@ -16,7 +16,7 @@ from itertools import product
 
 import numpy as np
 
-from benchbench.analyse.drift import drift
+from benchbench.analyse.doubts import drift
 from benchbench.judging.comparison import compare_runs
 from benchbench.model.status import Verdict
 from tests.simulator import Array, a_suite, noise

@@ -33,9 +33,9 @@ from benchbench.machine.sampler import watch_neighbours
 from benchbench.model.case import Case
 from benchbench.model.measurement import Measurement
 from benchbench.model.options import MeasureOptions
+from benchbench.running.heat import Recorder, measure_heat
 from benchbench.running.measure import Side, measuring
 from benchbench.running.observer import RunObserver
-from benchbench.running.recorder import Recorder, measure_heat
 from benchbench.running.request import request_on_targets
 from benchbench.stats import t_quantile
 from studies.recorded import called, place

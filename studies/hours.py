@@ -17,7 +17,7 @@ import numpy as np
 from benchbench.analyse.digest import digest
 from benchbench.analyse.metrics import METRICS
 from benchbench.judging.comparison import compare_runs
-from benchbench.judging.hours import session_spreads
+from benchbench.judging.session_cases import session_spreads
 from benchbench.model.options import Variance
 from benchbench.model.run import Run
 from studies.adaptive_rounds import CASES, Counts, slowed

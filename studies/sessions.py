@@ -17,8 +17,8 @@ import numpy as np
 
 from benchbench.analyse.digest import Digest
 from benchbench.analyse.metrics import METRICS
+from benchbench.judging.case_tests import Confirmation
 from benchbench.judging.check import check_interleaved, decide
-from benchbench.judging.second_test import Confirmation
 from benchbench.judging.session_cases import GatePolicy
 from benchbench.model.options import Variance
 from benchbench.model.run import Partner

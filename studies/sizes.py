@@ -14,9 +14,9 @@ from functools import partial
 import numpy as np
 
 from benchbench.analyse.digest import Digest
+from benchbench.judging.case_tests import Confirmation
 from benchbench.judging.check import check_interleaved, decide
 from benchbench.judging.comparison import compare_runs
-from benchbench.judging.second_test import Confirmation
 from benchbench.judging.session_cases import GatePolicy
 from benchbench.model.options import Variance
 from benchbench.model.status import Verdict

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterable
 
-from benchbench.launch.job_queues import Job
 from benchbench.launch.transport import Answer
+from benchbench.launch.workers import Job
 
 
 def answer_all(jobs: Iterable[Job], answer_of: Callable[[Job], Answer]) -> list[Job]:

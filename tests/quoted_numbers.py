@@ -10,15 +10,15 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchbench.analyse import drift, metrics, roofline, rows
+from benchbench.analyse import doubts, metrics, roofline, rows
 from benchbench.backends import base
-from benchbench.documents import run_sizes
+from benchbench.documents import plan, run_sizes
 from benchbench.judging import change_points, comparison, pairs, ranking, session_cases, sessions
 from benchbench.launch import pool
 from benchbench.machine import conditions, peaks, sampler
 from benchbench.model import measurement
 from benchbench.profiling import tables
-from benchbench.running import measure, recorder, schedule, time_left
+from benchbench.running import heat, measure, schedule
 from benchbench.timing import policy, sampling
 from benchbench.worker import after_timing, jobs, plausibility, reference, verify
 from benchbench.workloads import _amp, steps
@@ -33,9 +33,9 @@ KNOWN = {
     **{
         module.__name__.rpartition(".")[2]: module
         for module in (
-            *(drift, metrics, roofline, rows, base, peaks, change_points, comparison, pairs, ranking),
-            *(session_cases, sessions, measurement, pool, conditions, sampler, tables, measure, recorder),
-            *(schedule, time_left, policy, sampling, run_sizes, after_timing, plausibility, jobs, reference),
+            *(doubts, metrics, roofline, rows, base, peaks, change_points, comparison, pairs, ranking),
+            *(session_cases, sessions, measurement, pool, conditions, sampler, tables, measure, heat),
+            *(schedule, plan, policy, sampling, run_sizes, after_timing, plausibility, jobs, reference),
             *(verify, _amp, steps, rounding, convolution, elementwise, recurrent),
         )
     },

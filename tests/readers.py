@@ -22,8 +22,7 @@ from benchbench.documents.gate import baselines_document
 from benchbench.documents.run import report_document
 from benchbench.exporters.base import Exporter, Format, RunExporter
 from benchbench.gate.baselines import encode_session, read_session
-from benchbench.launch.channel import Channel
-from benchbench.launch.transport import Answer
+from benchbench.launch.transport import Answer, Channel
 from benchbench.meeting import Rank, combine_replies, serve_ranks
 from benchbench.model.record import Record
 from benchbench.model.run import Policy

@@ -6,7 +6,7 @@ import pytest
 
 from benchbench.machine.peaks import peaks
 from benchbench.model.case import Dtype
-from benchbench.plan.costs import footprint_bytes
+from benchbench.plan.estimates import footprint_bytes
 from studies.accelerator_plans import H100, SUITES, planned, usable
 
 CARD_BYTES = 80 * 2**30

@@ -122,7 +122,7 @@ UNSAFE_MODULES = {"pickle", "cPickle", "_pickle", "marshal", "shelve", "dill", "
 UNSAFE_MODULES |= {"cloudpickle"}
 PICKLES = {  # functions of the user's program, sent to a worker of its own; nothing stored
     "launch/functions.py": {"cloudpickle", "pickle"},
-    "worker/function.py": {"pickle"},
+    "worker/call.py": {"pickle"},
 }
 UNPICKLES_TENSORS = {"worker/user_models/program_file.py": {"torch.load"}}  # with weights_only=True
 UNSAFE_CALLS = {"eval", "exec", "os.system", "os.popen", "torch.load", "__import__", "subprocess.getoutput"}

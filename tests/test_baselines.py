@@ -14,10 +14,10 @@ from benchbench.analyse.digest import Digest, digest
 from benchbench.analyse.metrics import METRICS
 from benchbench.documents.gate import baseline_document
 from benchbench.errors import CannotWrite, NotComparable, UnreadableInput, UsageError
-from benchbench.gate import acceptance, baselines
+from benchbench.gate import baselines, checking
 from benchbench.gate.baselines import encode_session, read_session
 from benchbench.gate.checking import HERE
-from benchbench.judging.advice import MAX_SESSIONS
+from benchbench.judging.check import MAX_SESSIONS
 from benchbench.model.run import Partner
 from benchbench.store import runs
 from tests.factories import (
@@ -241,7 +241,7 @@ def accept_five(root: Path) -> None:
 
 
 def accept(root: Path, selector: str, **over: bool) -> baselines.Acceptance:
-    return acceptance.accept(root, "main", selector, baselines.ignore_warning, **over)
+    return checking.accept(root, "main", selector, baselines.ignore_warning, **over)
 
 
 @pytest.mark.parametrize(
@@ -271,16 +271,16 @@ def test_objections_to_a_run_must_be_overruled(tmp_path: Path, over: dict[str, A
 def test_a_slow_first_measurement_that_was_not_confirmed_is_accepted(tmp_path: Path) -> None:
     accept_five(tmp_path)
     folder = stored_run(tmp_path, 5, 0.0012)
-    assert acceptance.objections(tmp_path, "main", folder, runs.read_run(folder))
+    assert checking.objections(tmp_path, "main", folder, runs.read_run(folder))
     stored_run(folder, 6, 0.001)
-    assert acceptance.objections(tmp_path, "main", folder, runs.read_run(folder)) == []
+    assert checking.objections(tmp_path, "main", folder, runs.read_run(folder)) == []
 
 
 def test_a_second_test_counts_even_if_its_partner_was_removed(tmp_path: Path) -> None:
     accept_five(tmp_path)
     folder = stored_run(tmp_path, 5, 0.0012)
     stored_run(folder, 6, 0.001, partner=Partner(label=HERE, run="REMOVED", cases={}))
-    assert acceptance.objections(tmp_path, "main", folder, runs.read_run(folder)) == []
+    assert checking.objections(tmp_path, "main", folder, runs.read_run(folder)) == []
 
 
 def test_the_first_session_and_a_repeated_run_are_accepted(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from benchbench.errors import UsageError
 from benchbench.judging.bisection import Estimate, SearchEnd, SearchResult, SearchRules, Span, VersionPair
 from benchbench.launch.project import UserCode
 from benchbench.model.run import Run
-from benchbench.plan.versions import Version, releases, revisions
+from benchbench.plan.revision import Version, releases, revisions
 from benchbench.running.bisect_plan import pair_deviation
 from benchbench.running.bisecting import Bisection, BisectObserver, EndsOfCase, MeasuredPair
 from benchbench.store import runs

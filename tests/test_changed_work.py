@@ -242,7 +242,7 @@ def test_a_case_with_different_arrays_is_incomparable_in_a_check() -> None:
 
 
 def test_cost_estimates_ignore_parameters_of_another_version() -> None:
-    from benchbench.plan.costs import cost_of
+    from benchbench.plan.estimates import cost_of
 
     with catalogue.with_models({"net": a_model()}):
         case = a_case(workload="net", params={"batch": 64, "depth": 6, "heads": 4})

@@ -19,11 +19,10 @@ from benchbench.analyse.digest import CaseDigest, Digest, digest
 from benchbench.analyse.metrics import METRICS, Metric
 from benchbench.documents import gate
 from benchbench.documents.gate import TITLES, Gate, conclusions
-from benchbench.judging.check import CaseFinding, GateResult, decide
+from benchbench.judging.case_tests import Confirmation
+from benchbench.judging.check import CaseFinding, GateResult, MissingRecords, decide
 from benchbench.judging.comparison import MIN_CASES
 from benchbench.judging.gate_ending import Ending, decided_count, endings, exit_code
-from benchbench.judging.missing import MissingRecords
-from benchbench.judging.second_test import Confirmation
 from benchbench.judging.session_cases import GatePolicy
 from benchbench.judging.sessions import ASSUMED_DEDICATED, ASSUMED_SHARED, MIN_SESSIONS, days_of, hours_of
 from benchbench.model.case import Case

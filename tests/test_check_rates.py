@@ -12,9 +12,9 @@ import pytest
 from benchbench.analyse.digest import Digest
 from benchbench.analyse.metrics import METRICS
 from benchbench.gate import baselines
+from benchbench.judging.case_tests import Confirmation
 from benchbench.judging.check import GateResult, check_interleaved, decide
 from benchbench.judging.gate_ending import exit_code
-from benchbench.judging.second_test import Confirmation
 from benchbench.judging.session_cases import GatePolicy
 from benchbench.model.options import Inconclusive
 from benchbench.model.run import Partner

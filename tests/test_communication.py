@@ -20,8 +20,7 @@ from benchbench.model.placement import Placement, Strategy
 from benchbench.model.profile import Communication, Profile, RankProfile
 from benchbench.profiling.tables import Kind, OperatorTable, kind, operator_table
 from benchbench.store import artifacts
-from benchbench.traces.spans import Span, TraceWindow
-from benchbench.traces.timeline import is_communication, summarise
+from benchbench.traces.spans import Span, TraceWindow, is_communication, summarise
 from tests.factories import a_case, a_profile, a_profiled, an_operator
 from tests.program import WORKLOADS
 from tests.rendering import columns_of, rendered

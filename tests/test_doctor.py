@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from benchbench.diagnosis import findings
-from benchbench.diagnosis.checks import clocks
+from benchbench.diagnosis.checks import cpu
 from benchbench.diagnosis.checks.base import Level
-from benchbench.diagnosis.checks.table import CHECKS
+from benchbench.diagnosis.findings import CHECKS
 from benchbench.documents.doctor import findings_document
 from benchbench.machine.kernel import CPUS, CpuTimes
 from tests.machines import FakeNvml, Files, a_host, a_state, some_settings, ticking
@@ -264,7 +264,7 @@ def no_library(name: None) -> object:
     ],
 )
 def test_clock_synchronisation_is_detected(load: Callable[[None], object], expected: bool | str) -> None:
-    assert clocks.wall_clock(load) == expected
+    assert cpu.wall_clock(load) == expected
 
 
 def test_this_machine_can_be_examined() -> None:

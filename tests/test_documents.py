@@ -69,7 +69,7 @@ from benchbench.judging.check import decide
 from benchbench.judging.comparison import compare_runs
 from benchbench.judging.series import trends
 from benchbench.judging.session_cases import GatePolicy
-from benchbench.plan.versions import Version
+from benchbench.plan.revision import Version
 from benchbench.profiling.differences import difference
 from benchbench.profiling.tables import operator_table
 from benchbench.registry import entry_names, load_class

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from benchbench.analyse.digest import digest
-from benchbench.analyse.drift import (
+from benchbench.analyse.doubts import (
     MIN_CHANGE,
     SIGNIFICANCE,
     UNEVEN_SIGNIFICANCE,

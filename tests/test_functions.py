@@ -22,8 +22,7 @@ from benchbench.model.function import Call
 from benchbench.model.measurement import Failure, Measurement
 from benchbench.model.run import Run
 from benchbench.model.status import Status, Verdict
-from benchbench.worker.call import backend_of
-from benchbench.worker.function import bind_function
+from benchbench.worker.call import backend_of, bind_function
 from tests.program import accelbench, environment, rows
 
 BENCH = """

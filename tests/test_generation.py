@@ -18,8 +18,7 @@ from benchbench.workloads._layers import CausalAttention, Rotary
 from benchbench.workloads._programs.numpy import training
 from benchbench.workloads._reference.ops import Ops
 from benchbench.workloads.base import Draw, Program
-from benchbench.workloads.decoder import Decoder
-from benchbench.workloads.generation import Decode, Prefill
+from benchbench.workloads.causal import Decode, Decoder, Prefill
 from benchbench.workloads.networks.gpt2 import Gpt2Decode, Gpt2Prefill, Gpt2Train
 from benchbench.workloads.networks.llama import LlamaDecode, LlamaPrefill, LlamaTrain
 from tests.test_attention import HeadsInTurn, Unmasked

@@ -18,7 +18,7 @@ from benchbench.cli.app import app, import_commands
 from benchbench.documents import comparison
 from benchbench.gate import baselines
 from benchbench.judging.comparison import NOISY_SESSIONS, Comparison, SessionSpread, compare_runs
-from benchbench.judging.hours import session_spreads
+from benchbench.judging.session_cases import session_spreads
 from benchbench.model.device import Probe, Target
 from benchbench.model.options import OPTIONS, Variance
 from benchbench.model.run import Partner, Run

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchbench.environments import interpreters
-from benchbench.environments.targets import from_variable, read_interpreters, targets
+from benchbench.environments.interpreters import from_variable, read_interpreters, targets
 from benchbench.errors import CannotWrite, UsageError
 from benchbench.model.device import Target
 from tests.program import accelbench, rows

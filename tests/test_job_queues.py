@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from benchbench.launch.channel import Channel
-from benchbench.launch.job_queues import BLOCKING_SHARE, Job
 from benchbench.launch.pool import WorkerPool
-from benchbench.launch.transport import Answer, Greeting, JobEnd, UnstartedWorker
+from benchbench.launch.transport import Answer, Channel, Greeting, JobEnd, UnstartedWorker
+from benchbench.launch.workers import BLOCKING_SHARE, Job
 from benchbench.model.case import Case
 from benchbench.model.device import Target
 from benchbench.model.run import Settings
@@ -86,7 +85,7 @@ def diary_of(
 ) -> list[tuple[float, str]]:
     """Events of a pool of two workers that runs these jobs; `started` receives the label of each job."""
     clock = Clock()
-    monkeypatch.setattr("benchbench.launch.job_queues.time", clock)
+    monkeypatch.setattr("benchbench.launch.workers.time", clock)
     timing = Timing(clock)
     transport: Any = timing
     targets = [Target(name=name, backend=name, python=sys.executable) for name in ("torch", "jax")]

@@ -21,11 +21,10 @@ import pytest
 from benchbench import api
 from benchbench.errors import UsageError
 from benchbench.launch import rank_transport
-from benchbench.launch.channel import Channel
 from benchbench.launch.joining import follow, gather_followers
 from benchbench.launch.launched import PORT, Launch, check_alone, find_launch, first_host
 from benchbench.launch.rank_transport import Group, GroupMember
-from benchbench.launch.transport import Answer, Greeting
+from benchbench.launch.transport import Answer, Channel, Greeting
 from benchbench.meeting import Rank, serve_ranks
 from benchbench.model.measurement import Failure, Measurement, Window
 from benchbench.running.schedule import shuffled_by_work

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from benchbench import meeting
-from benchbench.launch.channel import Channel
 from benchbench.launch.rank_transport import Follower, Group, GroupMember, Meeting
-from benchbench.launch.transport import Answer
+from benchbench.launch.transport import Answer, Channel
 from benchbench.meeting import Rank, serve_ranks
 from benchbench.model.measurement import Failure
 from benchbench.model.world import World

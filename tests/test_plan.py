@@ -12,9 +12,8 @@ from benchbench.model.device import Device, DeviceClass, Probe, Target
 from benchbench.model.options import parse_params
 from benchbench.model.status import Status
 from benchbench.plan.cases import Plan, plan
-from benchbench.plan.costs import footprint_bytes
 from benchbench.plan.devices import check_devices
-from benchbench.plan.estimates import process_s
+from benchbench.plan.estimates import footprint_bytes, process_s
 from benchbench.plan.suite import Entry, Selection, Suite, select, unchanged_sizes
 from benchbench.timing.policy import POLICIES
 from tests.factories import a_left_out, a_run_info

@@ -18,8 +18,7 @@ from benchbench.machine.sampler import CycleWatch, Sources, TurnSampler
 from benchbench.model.case import Case
 from benchbench.model.note import Note, NoteKind
 from benchbench.model.record import Record
-from benchbench.running.heat import LiveCase, run_heat
-from benchbench.running.recorder import measure_heat, turn_seconds
+from benchbench.running.heat import LiveCase, measure_heat, run_heat, turn_seconds
 from benchbench.timing.policy import POLICIES
 from tests.factories import a_case, a_record
 from tests.machines import tree

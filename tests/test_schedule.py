@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from benchbench.analyse.rows import rows
 from benchbench.errors import UsageError
-from benchbench.launch.job_queues import Job
 from benchbench.launch.transport import Answer, JobEnd
+from benchbench.launch.workers import Job
 from benchbench.model.case import Case, Phase
 from benchbench.model.note import NoteKind
 from benchbench.model.options import seconds_in

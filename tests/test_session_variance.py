@@ -16,10 +16,9 @@ from benchbench.analyse.metrics import METRICS
 from benchbench.documents import gate
 from benchbench.documents.gate import Gate
 from benchbench.errors import UsageError
-from benchbench.judging.advice import likely_size
-from benchbench.judging.check import check_interleaved, decide
+from benchbench.judging.case_tests import Confirmation
+from benchbench.judging.check import check_interleaved, decide, likely_size
 from benchbench.judging.gate_ending import exit_code
-from benchbench.judging.second_test import Confirmation
 from benchbench.judging.session_cases import (
     GatePolicy,
     SessionVariance,

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from benchbench.launch.job_queues import LostDevices
 from benchbench.launch.pool import WorkerPool
 from benchbench.launch.process import GRACE_S, LocalWorker
 from benchbench.launch.transport import Answer, JobEnd
+from benchbench.launch.workers import LostDevices
 from benchbench.model.case import Case
 from benchbench.model.device import Target
 from benchbench.model.measurement import Failure

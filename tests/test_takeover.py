@@ -18,7 +18,7 @@ import pytest
 
 from benchbench.backends import fake
 from benchbench.errors import UsageError
-from benchbench.launch import joining, launched, private_folder
+from benchbench.launch import joining, launched
 from benchbench.model.run import Settings
 from benchbench.wire import MAX_MESSAGE_BYTES
 
@@ -132,7 +132,7 @@ def in_a_folder_left_open(shared: Path, port: int) -> None:
 
 def in_a_folder_of_its_own(shared: Path, port: int) -> None:
     """A folder made as a first process of this user makes it."""
-    private_folder.write(shared / f"accelbench-{VICTIM}", f"ranks-{PARENT}.json", announcement(port).encode())
+    launched.write(shared / f"accelbench-{VICTIM}", f"ranks-{PARENT}.json", announcement(port).encode())
 
 
 def follow_one_who(
@@ -179,7 +179,7 @@ def test_other_users_are_not_accepted_as_the_first_process(
         assert ended(as_user(VICTIM, lambda: (shared / f"accelbench-{VICTIM}").mkdir(mode=0o777))) == 0
     ran, message = follow_one_who(STRANGER, announce, shared, monkeypatch)
     assert not ran
-    assert "cannot be reached" in message or private_folder.FOLDER_HINT in message
+    assert "cannot be reached" in message or launched.FOLDER_HINT in message
 
 
 def test_a_rank_follows_processes_of_its_own_user(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchbench.documents.plan import time_left
-from benchbench.running.time_left import Expected, TimeLeft
+from benchbench.documents.plan import Expected, TimeLeft, time_left
 from benchbench.store.runs import read_run
 from tests.factories import a_case, a_failure, a_record
 

@@ -17,8 +17,7 @@ import pytest
 
 from benchbench.backends.base import Backend, backend_class
 from benchbench.backends.torch import Torch
-from benchbench.machine.cpu_limits import bytes_limit, flops_limit
-from benchbench.machine.kernel import cpu_flags
+from benchbench.machine.kernel import bytes_limit, cpu_flags, flops_limit
 from benchbench.model.case import Dtype
 from benchbench.worker import verify
 from benchbench.worker.after_timing import check_cpu_limits

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchbench.model.profile import Operator
-from benchbench.traces.spans import Span, TraceWindow
-from benchbench.traces.timeline import Allocation, Summary, memory, summarise
+from benchbench.traces.spans import Allocation, Span, Summary, TraceWindow, memory, summarise
 
 WINDOW = TraceWindow(0.0, 10.0)
 

@@ -16,12 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchbench.backends.fake import Fake
-from benchbench.launch.channel import Channel
 from benchbench.launch.local import LocalTransport
 from benchbench.launch.pool import WorkerPool
 from benchbench.launch.process import JobFolder
 from benchbench.launch.project import UserCode
-from benchbench.launch.transport import Answer, Files, Greeting, JobEnd, Message, Worker
+from benchbench.launch.transport import Answer, Channel, Files, Greeting, JobEnd, Message, Worker
 from benchbench.machine.sampler import TurnSampler
 from benchbench.model.case import Case
 from benchbench.model.device import Target

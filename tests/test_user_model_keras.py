@@ -15,7 +15,7 @@ import pytest
 
 from benchbench import registry
 from benchbench.backends.base import Backend, backend_class
-from benchbench.launch.model_objects import model_file
+from benchbench.launch.functions import model_file
 from benchbench.launch.user_models import with_kind
 from benchbench.model.case import Dtype
 from benchbench.model.user_model import JAX, KERAS, TORCH, ModelSpec, kind_of_version, parse_spec

@@ -13,7 +13,7 @@ import torch
 
 import benchbench
 from benchbench.errors import UsageError
-from benchbench.launch.model_objects import model_file
+from benchbench.launch.functions import model_file
 from benchbench.model.user_model import parse_spec
 from benchbench.worker.user_models.describe import describe_model
 

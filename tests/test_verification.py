@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from benchbench.launch.job_queues import Job
 from benchbench.launch.transport import Answer, JobEnd
+from benchbench.launch.workers import Job
 from benchbench.model.case import Cache, Case, Dtype, Phase
 from benchbench.model.measurement import Failure
 from benchbench.model.status import Status

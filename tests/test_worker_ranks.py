@@ -14,9 +14,8 @@ from benchbench.launch import catalogue
 from benchbench.meeting import rank_cores
 from benchbench.model.measurement import Batch
 from benchbench.model.world import World
-from benchbench.timing.agreed import AgreedTimer
 from benchbench.timing.policy import POLICIES
-from benchbench.timing.sampling import measure_steps
+from benchbench.timing.sampling import AgreedTimer, measure_steps
 from benchbench.worker.children import children
 from benchbench.worker.ranks import run_ranks
 from tests.program import folder_with

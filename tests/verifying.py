@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchbench.environments.targets import targets
-from benchbench.launch.job_queues import Job
+from benchbench.environments.interpreters import targets
 from benchbench.launch.pool import WorkerPool
 from benchbench.launch.transport import Message
+from benchbench.launch.workers import Job
 from benchbench.model.case import Case
 from benchbench.model.device import Probe, Target
 from benchbench.model.measurement import Failure

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from benchbench.analyse.doubts import NO_DOUBT, Cycles, Doubt, TimedProcess, cycle_logs, doubt
-from benchbench.analyse.drift import Drift, drift
+from benchbench.analyse.doubts import NO_DOUBT, Cycles, Doubt, Drift, TimedProcess, cycle_logs, doubt, drift
 from benchbench.analyse.metrics import METRICS, Metric, Rate
 from benchbench.analyse.roofline import implausible
 from benchbench.analyse.rows import UNTRUSTED_STATUSES

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from benchbench.analyse.drift import Drift, drift
+from benchbench.analyse.doubts import Drift, drift
 from benchbench.analyse.metrics import LATENCY
 from benchbench.analyse.pricing import Prices
 from benchbench.analyse.roofline import Ceiling

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Unpack
 
 from benchbench.analyse import metrics
-from benchbench.environments.targets import absolute_interpreters
+from benchbench.environments.interpreters import absolute_interpreters
 from benchbench.errors import UsageError
 from benchbench.judging.bisection import LOOKS, MIN_CONFIRMING_PAIRS
 from benchbench.judging.comparison import THRESHOLD, valid_threshold
@@ -21,7 +21,7 @@ from benchbench.model.options import (
     several,
     takes_keywords,
 )
-from benchbench.plan.versions import Version, releases, revisions
+from benchbench.plan.revision import Version, releases, revisions
 from benchbench.running.bisect_plan import BisectPlan, plan_bisection
 from benchbench.running.bisecting import Bisection, BisectObserver, BisectOptions, bisect_versions
 from benchbench.running.measure import model_specs

@@ -52,7 +52,7 @@ def compare(
     shared = member(Variance, variance)
     between: Mapping[str, SessionSpread] = {}
     if comparison.seconds_apart(before.info, after.info, quantity):
-        from benchbench.judging.hours import session_spreads
+        from benchbench.judging.session_cases import session_spreads
 
         sessions = _sessions(results_folder(results), after.info.machine)
         *sessions, first, second = with_present_names([*sessions, digest(before), digest(after)])

@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 from benchbench.environments import build, interpreters
 from benchbench.environments.build import BuildPlan
-from benchbench.environments.interpreters import EnvironmentState
-from benchbench.environments.targets import interpreter
+from benchbench.environments.interpreters import EnvironmentState, interpreter
 from benchbench.errors import UsageError, unknown
 from benchbench.model.options import Names, several
 

@@ -12,12 +12,12 @@ from benchbench.diagnosis import measuring
 from benchbench.diagnosis.findings import Finding
 from benchbench.diagnosis.measuring import Ceilings, Selftest
 from benchbench.diagnosis.noise import Noise
-from benchbench.environments.targets import absolute_interpreters
+from benchbench.environments.interpreters import absolute_interpreters
 from benchbench.errors import member
 from benchbench.gate.checking import CheckedRun, CheckOptions, run_check
 from benchbench.judging import comparison as verdicts
 from benchbench.judging.comparison import THRESHOLD, Comparison, valid_threshold
-from benchbench.launch import model_objects
+from benchbench.launch import functions
 from benchbench.model.device import Probe
 from benchbench.model.options import (
     MeasureKeywords,
@@ -104,7 +104,7 @@ def run_model(
     request = requested_options(run_model, (), keywords)
     receiver = observer or Callbacks(on_record, on_stage)
     training = {"loss": loss, "targets": targets, "optimizer": optimizer}
-    with model_objects.model_file(name, module, inputs, training) as file:
+    with functions.model_file(name, module, inputs, training) as file:
         return measure.measure_suite(
             replace(request, model=(str(file),)), results_folder(results), receiver, profile=profile
         )

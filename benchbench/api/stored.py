@@ -210,12 +210,12 @@ def baseline_set(
     `replace`: make it the only session of its machine. `accept`: even if it failed its check, its code is not
     committed, or it is one side of a comparison. Raises UsageError, UnreadableInput, CannotWrite.
     """
-    from benchbench.gate import acceptance
+    from benchbench.gate import checking
     from benchbench.running.observer import RunObserver
 
     receiver = observer or RunObserver()
     root = results_folder(results)
-    return acceptance.accept(root, name, str(run), receiver.note, replace=replace, anyway=accept)
+    return checking.accept(root, name, str(run), receiver.note, replace=replace, anyway=accept)
 
 
 def validate(stored: str | Path = "latest", *, results: str | Path | None = None) -> Validation:

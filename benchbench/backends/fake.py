@@ -24,8 +24,7 @@ from benchbench.model.profile import Profile
 from benchbench.model.run import Settings
 from benchbench.model.startup import StartUp
 from benchbench.model.world import Spread, World
-from benchbench.traces.spans import Span, TraceWindow
-from benchbench.traces.timeline import summarise
+from benchbench.traces.spans import Span, TraceWindow, summarise
 from benchbench.workloads.base import Program, Workload
 
 if TYPE_CHECKING:

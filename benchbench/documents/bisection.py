@@ -11,7 +11,7 @@ from benchbench import format as fmt
 from benchbench.documents.document import Cell, Content, Document, Number, Tone, number, table, without_empty
 from benchbench.format import count_of
 from benchbench.judging.bisection import Estimate, SearchEnd, Span, estimate
-from benchbench.plan.versions import Version
+from benchbench.plan.revision import Version
 from benchbench.running.bisect_plan import BisectPlan
 from benchbench.running.bisecting import Bisection
 

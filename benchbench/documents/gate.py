@@ -36,9 +36,8 @@ from benchbench.documents.run import CaseVerdict
 from benchbench.documents.short_names import case_cells
 from benchbench.format import count_of, visible
 from benchbench.gate.baselines import Acceptance, SessionsByMachine, hardware_text
-from benchbench.judging.advice import MAX_SESSIONS
-from benchbench.judging.check import CaseFinding, GateResult, UntestedMedians
-from benchbench.judging.common_change import TOGETHER
+from benchbench.judging.case_tests import TOGETHER
+from benchbench.judging.check import MAX_SESSIONS, CaseFinding, GateResult, UntestedMedians
 from benchbench.judging.comparison import ALPHA
 from benchbench.judging.gate_ending import (
     REPORT_ONLY,

@@ -1,6 +1,4 @@
-"""List the environments of this user, with their records and whether they can be used. `build.py` builds
-them.
-"""
+"""Environments of this user and other interpreters: list them, and choose the interpreter of each backend."""
 
 from __future__ import annotations
 
@@ -10,17 +8,22 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from benchbench import paths, registry
+from benchbench.backends.base import backend_class
 from benchbench.errors import CannotWrite, UsageError, unknown
 from benchbench.machine.environment import CACHE, cache_folder
+from benchbench.model.device import Target
+from benchbench.model.options import parse_interpreters
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
 
 RECORD = "accelbench-env.json"
 SCHEMA = 1  # version of the record format
@@ -212,4 +215,110 @@ def bytes_in(folder: Path) -> int:
     """Size of the files in a folder, not following links."""
     return sum(
         path.lstat().st_size for top, _, files in os.walk(folder) for path in map(Path(top).joinpath, files)
+    )
+
+
+VARIABLE = "ACCELBENCH_PYTHON"  # NAME=PATH, separated like the folders of PATH
+OLDEST = (3, 11)  # Python version that can run a worker
+
+
+def interpreter(text: str) -> str:
+    """Absolute path of an interpreter or of a virtual environment's interpreter. Raises UsageError."""
+    path = paths.absolute(paths.expanded(text))
+    if os.path.isdir(path):
+        path = interpreter_in(path)
+    version = version_of(path)
+    if version is None:
+        raise UsageError(
+            f"{path} does not start as a Python.", "Name an interpreter, or a virtual environment."
+        )
+    if version < OLDEST:
+        actual, required = (".".join(map(str, numbers)) for numbers in (version, OLDEST))
+        raise UsageError(f"{path} is Python {actual}.", f"accelbench needs {required} or later.")
+    return str(path)
+
+
+def read_interpreters(texts: Sequence[str]) -> dict[str, str]:
+    """Parse `["torch@old=/path"]` into name → interpreter; later entries win. Raises UsageError."""
+    return check_interpreters(parse_interpreters(texts))
+
+
+def check_interpreters(paths: Mapping[str, str]) -> dict[str, str]:
+    """Check names and interpreters, and make their paths absolute. Raises UsageError."""
+    for name in paths:
+        split_name(name)
+    return {name: interpreter(path) for name, path in paths.items()}
+
+
+def from_variable() -> list[str]:
+    """Entries of ACCELBENCH_PYTHON."""
+    return [text for text in os.environ.get(VARIABLE, "").split(os.pathsep) if text.strip()]
+
+
+def choose_targets(
+    names: Sequence[str], paths: Mapping[str, str], running: str, *, labelled: bool = False
+) -> list[Target]:
+    """Choose targets by name. `paths`: name → interpreter; they override those of ACCELBENCH_PYTHON.
+
+    Raises UsageError, also for an interpreter in `paths` whose name is not selected.
+    """
+    selected = targets(names, absolute_interpreters(paths), running, labelled=labelled)
+    for name in paths.keys() - {target.name for target in selected}:
+        raise UsageError(f"--python names {name!r}, which is not selected.", f"Add it: -b {name}")
+    return selected
+
+
+def absolute_interpreters(paths: Mapping[str, str]) -> dict[str, str]:
+    """Interpreters by name: those in `paths`, then those of ACCELBENCH_PYTHON. Raises UsageError."""
+    return read_interpreters(from_variable()) | check_interpreters(paths)
+
+
+def targets(
+    names: Sequence[str], interpreters_by_name: Mapping[str, str], running: str, *, labelled: bool = False
+) -> list[Target]:
+    """Create targets by name, without duplicates. Raises UsageError.
+
+    A target's interpreter is the one in `interpreters_by_name`, or that of its environment. A target without
+    a label may use `running`. Without names, every backend with real time is a target; `labelled` adds every
+    environment.
+    """
+    target_names = dict.fromkeys(names) or dict.fromkeys(
+        name for name in registry.entry_names("benchbench.backends") if not is_virtual(name)
+    )
+    if labelled and not names:
+        target_names |= dict.fromkeys(sorted({*environment_names(), *interpreters_by_name}))
+    return [_target(name, interpreters_by_name, running) for name in target_names]
+
+
+def is_virtual(backend: str) -> bool:
+    """True if a backend simulates its time, which other programs cannot disturb."""
+    return backend_class(backend).virtual
+
+
+def _target(name: str, interpreters_by_name: Mapping[str, str], running: str) -> Target:
+    backend, label = split_name(name)
+    if name in interpreters_by_name:
+        remedy = f"install {backend} for the interpreter given as {name}"
+        return Target(name=name, backend=backend, python=interpreters_by_name[name], remedy=remedy)
+    if name in environment_names():
+        return _environment_target(find_environment(name))
+    if label:
+        existing = sorted({*environment_names(), *interpreters_by_name})
+        hint = f"accelbench env create {name} builds one, --python {name}=PATH names one."
+        raise UsageError(
+            f"No interpreter for {name!r}.", f"{hint} There are: {', '.join(existing) or 'none'}."
+        )
+    return Target(name=name, backend=backend, python=running)
+
+
+def _environment_target(environment: EnvironmentState) -> Target:
+    create = f"accelbench env create {environment.name}"
+    return Target(
+        name=environment.name,
+        backend=environment.backend,
+        python=environment.python,
+        fault="" if environment.usable else f"its environment cannot be used: {environment.reason}",
+        remedy=f"accelbench env rm {environment.name}, then {create}"
+        if environment.health == "ready"
+        else create,
     )

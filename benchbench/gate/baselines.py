@@ -18,7 +18,7 @@ from typing import Any
 from benchbench.analyse.digest import CaseDigest, Digest
 from benchbench.errors import CannotWrite, NotComparable, UnreadableInput, UsageError, nearest
 from benchbench.format import count_of
-from benchbench.judging.advice import MAX_SESSIONS
+from benchbench.judging.check import MAX_SESSIONS
 from benchbench.judging.sessions import days_of
 from benchbench.machine.environment import fingerprint, same_hardware
 from benchbench.model.device import Machine

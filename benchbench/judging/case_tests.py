@@ -1,22 +1,19 @@
-"""Tests of the cases of a check against stored sessions, or against interleaved code. Pure."""
+"""Tests of the cases of a check against stored sessions or interleaved code: the first, and the second. Pure.
+
+The change that all cases share is removed before a case is tested.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from benchbench.analyse.digest import CaseDigest, Digest
+from benchbench.analyse.digest import CONTENDED_METRICS, CaseDigest, Digest
 from benchbench.analyse.metrics import Metric, Rate
-from benchbench.judging.common_change import (
-    TOGETHER,
-    CommonChange,
-    common_change,
-    match_together,
-    remove_common_change,
-)
-from benchbench.judging.comparison import ALPHA
-from benchbench.judging.pairs import NOT_IN_RUN
+from benchbench.judging.comparison import ALPHA, MIN_CASES
+from benchbench.judging.pairs import MIN_PROCESSES, NOT_IN_RUN
 from benchbench.judging.session_cases import (
     UNSHARED,
     BaselineMatch,
@@ -27,12 +24,119 @@ from benchbench.judging.session_cases import (
     session_cases,
     session_variance,
 )
-from benchbench.judging.sessions import SessionDeviation, session_deviation
-from benchbench.judging.significance import Estimate, TestResult
+from benchbench.judging.sessions import SessionDeviation, day_means, hours_of, session_deviation
+from benchbench.judging.significance import Estimate, Family, TestResult, adjusted_results, family_size
 from benchbench.judging.variance import moderated
-from benchbench.model.options import Variance
+from benchbench.model.status import Verdict
 from benchbench.model.threshold import Threshold, threshold
-from benchbench.stats import Difference, mean, paired
+from benchbench.stats import Difference, deviation, mad, mean, median, paired
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from benchbench.model.options import Variance
+
+MIN_CASES_PER_DAY = 3  # the median of fewer cases follows any single one
+MAD_TO_DEVIATION = 1.4826  # for normal data (Iglewicz & Hoaglin 1993)
+TOGETHER = "all cases together"  # used as the name of a case
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommonChange:
+    """Common change of all cases on each day and in the run, as logarithms.
+
+    Changes are relative to each case's usual level. `case_levels`: median of each case's days. The median
+    over cases does not follow a few cases that changed by themselves, and the median over days does not
+    follow a few slow days. `explained_share`: the part of the changes that chance does not explain. Only
+    this part is removed: if cases vary independently, removing their median would add its error.
+    """
+
+    metric: Metric
+    case_levels: Mapping[str, float]
+    days: Mapping[int, float]
+    run: float
+    explained_share: float
+
+    def of_run(self, run: Digest) -> float:
+        """Common change of another run of these cases."""
+        logs = {case: run.cases[case].logs(self.metric) for case in self.case_levels if case in run.cases}
+        return median(
+            [mean(case_logs) - self.case_levels[case] for case, case_logs in logs.items() if case_logs]
+        )
+
+
+def common_change(matches: Sequence[BaselineMatch]) -> CommonChange | None:
+    """Common change of one metric; None with too few cases, or if the metric does not depend on the hour."""
+    testable = [
+        match for match in matches if match.verdict is None and not match.new.disturbance(match.metric)
+    ]
+    if len(testable) < MIN_CASES or testable[0].metric.name not in CONTENDED_METRICS:
+        return None
+    levels = {match.case: median(day_means(match.days)) for match in testable}
+    by_date: dict[int, list[float]] = {}
+    for match in testable:
+        for date, day in zip(match.dates, day_means(match.days), strict=True):
+            by_date.setdefault(date, []).append(day - levels[match.case])
+    offsets = {
+        date: offsets_of_day
+        for date, offsets_of_day in sorted(by_date.items())
+        if len(offsets_of_day) >= MIN_CASES_PER_DAY
+    }
+    of_run = [mean(match.new_logs) - levels[match.case] for match in testable]
+    return CommonChange(
+        metric=testable[0].metric,
+        case_levels=levels,
+        days={date: median(offsets_of_day) for date, offsets_of_day in offsets.items()},
+        run=median(of_run),
+        explained_share=_explained_share([*offsets.values(), of_run]),
+    )
+
+
+def _explained_share(offsets: Sequence[Sequence[float]]) -> float:
+    """Part of the variance of the sessions' medians that chance does not explain (James & Stein 1961).
+
+    The median of n normal values has π/2 times the variance of their mean. The variance by chance is that of
+    the median session, since many cases of one run may have changed.
+    """
+    if len(offsets) < 2:
+        return 1.0
+    chance = median(
+        [
+            math.pi / 2 * (MAD_TO_DEVIATION * mad(session_offsets)) ** 2 / len(session_offsets)
+            for session_offsets in offsets
+        ]
+    )
+    variance = deviation([median(session_offsets) for session_offsets in offsets]) ** 2
+    return max(0.0, 1 - chance / variance) if variance else 0.0
+
+
+def remove_common_change(match: BaselineMatch, change: CommonChange, run: float) -> BaselineMatch:
+    """The match without the common change of its days and of its run."""
+    changes = [change.explained_share * change.days.get(date, 0.0) for date in match.dates]
+    return replace(
+        match,
+        new_logs=[log - change.explained_share * run for log in match.new_logs],
+        days=[
+            [[log - common for log in hour] for hour in day]
+            for common, day in zip(changes, match.days, strict=True)
+        ],
+    )
+
+
+def match_together(change: CommonChange, run: float) -> BaselineMatch:
+    """Match of all cases as one: the geometric mean of their usual levels, times the common change."""
+    level = mean(list(change.case_levels.values()))
+    return BaselineMatch(
+        case=TOGETHER,
+        metric=change.metric,
+        sessions=(),
+        new=CaseDigest(),
+        new_logs=[level + run],
+        days=[[[level + common]] for common in change.days.values()],
+        dates=tuple(change.days),
+        verdict=None,
+        reason="",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,3 +289,142 @@ def estimate(
 def _measured_quantity(metric: Metric) -> str:
     """Name of the metric that is measured: for a rate, that of its divisor."""
     return metric.source.divisor.name if isinstance(metric.source, Rate) else metric.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confirmation:
+    """Second measurement of the flagged cases; `ref`: the baseline's code, interleaved with them."""
+
+    new: Digest
+    ref: Digest | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecondTest:
+    """Second test of a case: a test result, or the verdict that says why there is none."""
+
+    digest: CaseDigest
+    result: TestResult | None = None
+    estimate: Estimate | None = None
+    verdict: Verdict | None = None
+    reason: str = ""
+
+
+def second_tests(
+    flagged: Sequence[CaseTest],
+    run: Digest,
+    confirmation: Confirmation,
+    family: Family,
+    policy: GatePolicy,
+    unflagged: Sequence[CaseTest] = (),
+) -> dict[tuple[str, str], SecondTest]:
+    """Second tests by case and metric.
+
+    `run`: the run that was tested first. `family`: the family of the first tests, used again against
+    sessions. `unflagged`: tests that flagged nothing; interleaved ones contribute to the variance of pairs.
+    """
+    if confirmation.ref:
+        tests = _interleaved_tests(flagged, confirmation.ref, confirmation.new, policy, unflagged)
+    else:
+        metrics_of_all = {test.match.metric.name for test in flagged if test.is_together}
+        same_hour = len(set(hours_of([run.started, confirmation.new.started]))) == 1
+        tests = {
+            test.match.key: _second_session_test(
+                test, confirmation.new, policy, test.match.metric.name in metrics_of_all, same_hour
+            )
+            for test in flagged
+        }
+    tested = {key: test.estimate for key, test in tests.items() if test.estimate}
+    estimates = list(tested.values())
+    if confirmation.ref:
+        family = replace(family, size=family_size(estimates), min_size=1)
+    results = dict(zip(tested, adjusted_results(estimates, family), strict=True))
+    return {key: replace(test, result=results.get(key)) for key, test in tests.items()}
+
+
+def _interleaved_tests(
+    flagged: Sequence[CaseTest], ref: Digest, new: Digest, policy: GatePolicy, unflagged: Sequence[CaseTest]
+) -> dict[tuple[str, str], SecondTest]:
+    missing_case = CaseDigest(absent=NOT_IN_RUN)
+    cases = [test for test in flagged if not test.is_together]
+    matches = [
+        match_interleaved(
+            case, ref.cases.get(case, missing_case), new.cases.get(case, missing_case), test.match.metric
+        )
+        for test in cases
+        for case in [test.match.case]
+    ]
+    other_matches = [test.match for test in unflagged if test.match.interleaved]
+    differences = paired_differences(matches, policy.variance, other_matches)
+    tests = {
+        match.key: _second_interleaved_test(match, differences.get(match.key), test.limit.value)
+        for test, match in zip(cases, matches, strict=True)
+    }
+    return tests | {
+        test.match.key: _interleaved_test_together(test, ref, new) for test in flagged if test.is_together
+    }
+
+
+def _interleaved_test_together(test: CaseTest, ref: Digest, new: Digest) -> SecondTest:
+    """Test of all cases as one: the change of each round is the median over the cases."""
+    assert test.common
+    cases = test.common.case_levels.keys() & ref.cases.keys() & new.cases.keys()
+    matches = [
+        match_interleaved(case, ref.cases[case], new.cases[case], test.match.metric) for case in sorted(cases)
+    ]
+    testable = [match for match in matches if match.verdict is None]
+    rounds = min((len(match.pairs) for match in testable), default=0)
+    if len(testable) < MIN_CASES or rounds < MIN_PROCESSES:
+        return _untestable(Verdict.INSUFFICIENT, "too few cases have pairs", CaseDigest())
+    rows = [[match.pairs[index] for match in testable] for index in range(rounds)]
+    ref_means = [mean([ref for ref, _ in row]) for row in rows]
+    median_changes = [median([new_means - ref for ref, new_means in row]) for row in rows]
+    new_means = [ref + change for ref, change in zip(ref_means, median_changes, strict=True)]
+    match = replace(test.match, new_logs=new_means, days=[[ref_means]], interleaved=True)
+    return SecondTest(estimate=estimate(match, paired(match.pairs), test.limit.value), digest=CaseDigest())
+
+
+def _second_session_test(
+    test: CaseTest, run: Digest, policy: GatePolicy, is_complete: bool, is_same_hour: bool
+) -> SecondTest:
+    """Test a case that was measured again against the sessions.
+
+    The common change of `run` is known if all cases were measured again, and taken from the first run if that
+    was in the same hour. Otherwise it is unknown, and its variance between sessions is added to the error.
+    """
+    match, missing_case, change = test.match, CaseDigest(absent=NOT_IN_RUN), test.common
+    new, common = run.cases.get(match.case, missing_case), 0.0
+    if change:
+        common = change.of_run(run) if is_complete else change.run if is_same_hour else 0.0
+    if test.is_together:
+        assert change
+        new, new_match = CaseDigest(), match_together(change, common)
+    elif new.failure or new.absent:
+        return _untestable(Verdict.BROKEN, new.failure or new.absent, new)
+    else:
+        new_match = match_sessions(match.case, match.sessions, new, match.metric)
+        new_match = remove_common_change(new_match, change, common) if change else new_match
+    if new_match.verdict:
+        return _untestable(new_match.verdict, new_match.reason, new)
+    assumed = policy.assumed_of(match.metric)
+    deviation = session_deviation(new_match.days, new_match.new_logs, assumed, test.variance.prior)
+    own_variance = deviation.process_variance / len(new_match.new_logs)
+    difference = deviation.difference
+    if change and not (is_complete or is_same_hour):
+        common_match = match_together(change, common)
+        error = session_deviation(common_match.days, common_match.new_logs, assumed).difference.error
+        difference = replace(difference, error=math.hypot(difference.error, error))
+    return SecondTest(estimate=estimate(new_match, difference, test.limit.value, own_variance), digest=new)
+
+
+def _second_interleaved_test(
+    match: BaselineMatch, difference: Difference | None, threshold: float
+) -> SecondTest:
+    if match.verdict:
+        return _untestable(match.verdict, match.reason, match.new)
+    assert difference
+    return SecondTest(estimate=estimate(match, difference, threshold), digest=match.new)
+
+
+def _untestable(verdict: Verdict, reason: str, side: CaseDigest) -> SecondTest:
+    return SecondTest(verdict=verdict, reason=f"measured again: {reason}", digest=side)

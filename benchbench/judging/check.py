@@ -1,22 +1,26 @@
-"""Check of a run: sessions, a run and a second measurement become findings. Pure."""
+"""Check of a run: sessions, run and second measurement become findings, with advice. Pure."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from bisect import bisect_left
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from benchbench.analyse.digest import CaseDigest, Digest, with_partner_ids, work_change
-from benchbench.analyse.metrics import Metric
-from benchbench.judging.advice import advice, likely_size
-from benchbench.judging.case_tests import CaseTest, interleaved_tests, session_tests
-from benchbench.judging.common_change import TOGETHER
+from benchbench.format import count_of
+from benchbench.judging.case_tests import (
+    TOGETHER,
+    CaseTest,
+    Confirmation,
+    SecondTest,
+    interleaved_tests,
+    second_tests,
+    session_tests,
+)
 from benchbench.judging.comparison import ALPHA, THRESHOLD, CommonFactor, common_factor
-from benchbench.judging.missing import MissingRecords, missing_pairs, missing_records
 from benchbench.judging.pairs import run_changes, version_suspect
-from benchbench.judging.second_test import Confirmation, SecondTest, second_tests
-from benchbench.judging.session_cases import BaselineMatch, GatePolicy
-from benchbench.judging.sessions import MIN_SESSIONS
+from benchbench.judging.sessions import MIN_SESSIONS, SessionDeviation
 from benchbench.judging.significance import (
     Estimate,
     Family,
@@ -25,9 +29,167 @@ from benchbench.judging.significance import (
     family_of,
     family_size,
 )
+from benchbench.model.options import Isolation
 from benchbench.model.status import Verdict
-from benchbench.model.threshold import Rule
-from benchbench.stats import bounded_exp, median, tost
+from benchbench.stats import Difference, bounded_exp, median, t_quantile, t_tail, tost
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from benchbench.analyse.metrics import Metric
+    from benchbench.judging.session_cases import BaselineMatch, GatePolicy
+    from benchbench.model.run import Policy
+    from benchbench.model.threshold import Rule
+
+HALVINGS = 40
+MAX_ERRORS = 30.0  # standard errors; beyond, the tails underflow
+
+
+def likely_size(difference: Difference, margin: float, level: float) -> float:
+    """Likely size of a significant change, as a logarithm, corrected for selection.
+
+    Only changes beyond a limit are called: the `margin` of the threshold and significance at the one-sided
+    `level`. The result is the size for which half of the called estimates would be larger than this one,
+    a median-unbiased estimate given the selection (Fithian, Sun & Taylor 2014, "Optimal inference after model
+    selection"). It is at least `margin`.
+    """
+    observed, error, degrees = abs(difference.mid), difference.error, difference.degrees
+    limit = min(observed, max(margin, t_quantile(1 - level, degrees) * error))
+
+    def beyond(size: float) -> float:
+        """Share of called estimates that are larger than this one."""
+        return t_tail((size - observed) / error, degrees) / t_tail((size - limit) / error, degrees)
+
+    low, high = max(margin, observed - MAX_ERRORS * error), observed
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if beyond(middle) < 1 / 2 else (low, middle)
+    return low
+
+
+MAX_SESSIONS = 10  # of a machine in a baseline: older ones show other weather
+MAX_ROUNDS = 100
+SPREAD_TOO_LARGE = "sessions differ too much for this threshold: interleave with the baseline's code (--ab)"
+TOO_CLOSE = f"too close to the threshold to be decided in {MAX_ROUNDS} rounds"
+
+
+def advice(estimate: Estimate, deviation: SessionDeviation | None, family: Family) -> str:
+    """Number of additional sessions or rounds that would decide the case if estimate and noise stay the same.
+
+    `deviation`: from the sessions; None if both sides were interleaved.
+    """
+    if deviation is None or estimate.interleaved:
+        return _rounds_of_pairs(estimate, family)
+    if deviation.is_provisional:
+        missing_days = MIN_SESSIONS - deviation.days
+        sessions = count_of(missing_days, "more session")
+        return f"{sessions} on other days would show how they differ"
+    return _more_sessions(estimate, deviation, family) or _more_rounds(estimate, deviation, family)
+
+
+def _rounds_of_pairs(estimate: Estimate, family: Family) -> str:
+    count, error = estimate.against, estimate.difference.error
+    for rounds in range(count + 1, MAX_ROUNDS + 1):
+        degrees = max(rounds - 1, estimate.difference.degrees)
+        if _is_decided(estimate, error * math.sqrt(count / rounds), degrees, family):
+            return f"about {rounds} rounds would decide"
+    return TOO_CLOSE
+
+
+def _more_sessions(estimate: Estimate, deviation: SessionDeviation, family: Family) -> str:
+    """Advice if the variance between sessions is the larger part of the error; else an empty string."""
+    for days in range(deviation.days + 1, MAX_SESSIONS + 1):
+        error = deviation.predicted_deviation * math.sqrt(1 + 1 / days)
+        is_session_error = error >= _processes_error(deviation, estimate.processes)
+        degrees = max(days - 1, estimate.difference.degrees)  # more where other cases tell as well
+        if is_session_error and _is_decided(estimate, error, degrees, family):
+            return f"about {count_of(days - deviation.days, 'more session')} on other days would decide"
+    return ""
+
+
+def _more_rounds(estimate: Estimate, deviation: SessionDeviation, family: Family) -> str:
+    """Advice if the variance between processes is the larger part of the error."""
+    floor = deviation.predicted_deviation * math.sqrt(1 + 1 / deviation.days)
+
+    def is_decided(rounds: int) -> bool:
+        error = max(floor, _processes_error(deviation, rounds))
+        return _is_decided(estimate, error, estimate.difference.degrees, family)
+
+    counts = range(estimate.processes + 1, MAX_ROUNDS + 1)
+    first = bisect_left(counts, True, key=is_decided)  # the error only falls with their number
+    return f"about {counts[first]} rounds would decide" if first < len(counts) else SPREAD_TOO_LARGE
+
+
+def _processes_error(deviation: SessionDeviation, rounds: int) -> float:
+    """Standard error from the processes, with `rounds` of them in the run."""
+    return math.sqrt(deviation.process_variance / rounds + deviation.stored_variance)
+
+
+def _is_decided(estimate: Estimate, error: float, degrees: float, family: Family) -> bool:
+    """True if the same estimate would be within the threshold, or significant beyond it."""
+    size = abs(estimate.difference.mid)
+    if size < estimate.margin:
+        return size + t_quantile(0.95, degrees) * error < estimate.margin
+    return size >= t_quantile(1 - family.level, degrees) * error
+
+
+NOT_PLANNED = "in the baseline, but not in the plan of the run"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingRecords:
+    """A planned case without a record in every round."""
+
+    case: str
+    reason: str
+
+
+def missing_records(sessions: Sequence[Digest], new: Digest) -> list[MissingRecords]:
+    """Cases of `new` without all their rounds, then cases of `sessions` that `new` did not plan."""
+    baseline_cases = dict.fromkeys(
+        name for session in sessions for name, side in session.cases.items() if side.rounds or side.failure
+    )
+    absent = [
+        MissingRecords(case=name, reason=NOT_PLANNED) for name in baseline_cases if name not in new.cases
+    ]
+    return [*missing_rounds(new), *absent]
+
+
+def missing_pairs(ref: Digest, new: Digest) -> list[MissingRecords]:
+    """Cases without all their rounds on either side of an interleaved run.
+
+    A case that fails on one side is not measured again on the other.
+    """
+    failed = {
+        name
+        for name, side in new.cases.items()
+        for partner in [ref.cases.get(name, side)]
+        if side.failure or partner.failure or partner.absent
+    }
+    missing = {entry.case: entry for digest in (ref, new) for entry in missing_rounds(digest)}
+    return [entry for name, entry in missing.items() if name not in failed]
+
+
+def missing_rounds(new: Digest) -> list[MissingRecords]:
+    """Planned cases that neither failed nor have a record of every round."""
+    may_lack_rounds = new.settings.isolation is Isolation.SHARED  # pytest may run a selection of tests
+    return [
+        MissingRecords(case=name, reason=reason)
+        for name, side in new.cases.items()
+        if not (side.absent or side.failure)
+        and (reason := _missing_rounds_reason(side, new.policy, may_lack_rounds))
+    ]
+
+
+def _missing_rounds_reason(side: CaseDigest, policy: Policy, may_lack_rounds: bool) -> str:
+    count, planned = len(side.rounds), policy.rounds
+    if count == 0:
+        return "planned, but without a record"
+    if may_lack_rounds:
+        return ""
+    if not set(range(planned)) <= set(side.rounds):
+        return f"records of {count} of {count_of(planned, 'round')}"
+    return ""
 
 
 def decide(

@@ -19,7 +19,7 @@ from benchbench.analyse.digest import (
     with_present_names,
     work_change,
 )
-from benchbench.analyse.drift import Drift
+from benchbench.analyse.doubts import Drift
 from benchbench.analyse.metrics import METRICS, Metric
 from benchbench.errors import UsageError
 from benchbench.judging.pairs import (

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from enum import Enum
 
-from benchbench.judging.check import CaseFinding, GateResult
-from benchbench.judging.missing import MissingRecords
+from benchbench.judging.check import CaseFinding, GateResult, MissingRecords
 from benchbench.model.options import Inconclusive
 from benchbench.model.status import Verdict
 

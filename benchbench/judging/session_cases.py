@@ -1,11 +1,12 @@
-"""Cases of a run matched with the sessions they are tested against, or the reason against a test. Pure."""
+"""Cases of a run matched with their sessions, or the reason against a test; variation of sessions. Pure."""
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from benchbench.analyse.digest import (
     CONTENDED_METRICS,
@@ -16,8 +17,9 @@ from benchbench.analyse.digest import (
     case_mismatches,
     run_mismatches,
 )
-from benchbench.analyse.metrics import Metric
 from benchbench.format import count_of
+from benchbench.judging.change_points import change_points
+from benchbench.judging.comparison import SessionSpread
 from benchbench.judging.pairs import (
     MIN_PROCESSES,
     environment_changes,
@@ -40,12 +42,16 @@ from benchbench.judging.sessions import (
     hours_of,
     moments,
     normality_p,
+    session_deviation,
     symmetry_p,
 )
 from benchbench.model.options import Variance
 from benchbench.model.status import Status, Verdict
-from benchbench.model.threshold import Rule
 from benchbench.stats import VariancePrior, deviation, variance_prior
+
+if TYPE_CHECKING:
+    from benchbench.analyse.metrics import Metric
+    from benchbench.model.threshold import Rule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -368,3 +374,44 @@ class GatePolicy:
     def assumed_of(self, metric: Metric) -> float:
         """Standard deviation assumed between sessions for one metric, as a fraction."""
         return min(self.assumed, ASSUMED_MEMORY) if metric.unit == "B" else self.assumed
+
+
+def session_spreads(
+    sessions: Sequence[Digest], ref: Digest, new: Digest, metric: Metric, variance: Variance
+) -> Mapping[str, SessionSpread]:
+    """Variance between sessions of the machine by case id, for cases with sessions on enough days.
+
+    `sessions`: oldest first; `ref` and `new` themselves are not used. Days before the last change of a case's
+    level are left out if enough days follow, since they measured other code. The variance is shared by all
+    cases, by the same rule as in a check.
+    """
+    other_sessions = [
+        session for session in sessions if session.id not in (ref.id, new.id) and session.partner is None
+    ]
+    sessions_by_case = session_cases(other_sessions, new, strict=False)
+    missing_case = CaseDigest()
+    matches = (
+        _since_last_change(match_sessions(case, case_sessions, new.cases.get(case, missing_case), metric))
+        for case, case_sessions in sessions_by_case.items()
+    )
+    tested = [match for match in matches if match.verdict is None and len(match.days) >= MIN_SESSIONS]
+    prior = session_variance(tested, variance).prior
+    spreads = {}
+    for match in tested:
+        deviation = session_deviation(match.days, match.new_logs, 0.0, prior)
+        degrees = deviation.difference.degrees
+        spreads[match.case] = SessionSpread(deviation.predicted_deviation**2, degrees, len(match.days))
+    return spreads
+
+
+def _since_last_change(match: BaselineMatch) -> BaselineMatch:
+    """The match with only the days since the last change of the case's level, if there are enough of them.
+
+    Otherwise all days are used, and the change adds to the variance. Too few days would cause false alarms:
+    by chance, one of many cases seems to have changed.
+    """
+    if len(match.days) <= MIN_SESSIONS:
+        return match
+    changes = change_points([math.exp(place) for place in day_means(match.days)]).changes
+    first = changes[-1].index if changes and len(match.days) - changes[-1].index >= MIN_SESSIONS else 0
+    return replace(match, days=match.days[first:], dates=match.dates[first:])

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 
-from benchbench.analyse.drift import Drift
+from benchbench.analyse.doubts import Drift
 from benchbench.model.options import Variance
 from benchbench.stats import LARGE_P, Difference, mean, median, t_quantile, variance_prior
 

@@ -1,4 +1,4 @@
-"""References to a user's functions for workers: a name in a file or module, or a pickle.
+"""References to a user's functions and models for workers: a name in a file or module, or a pickle.
 
 A name is used only if it leads to the very same object; the name of a bound method leads to a function
 without its instance. A pickle is made by cloudpickle, or by Python's own module, which needs names.
@@ -6,6 +6,7 @@ without its instance. A pickle is made by cloudpickle, or by Python's own module
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import functools
 import inspect
@@ -13,18 +14,27 @@ import io
 import os
 import pickle
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from copy import deepcopy
 from importlib.util import find_spec
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchbench import paths
-from benchbench.errors import UsageError, kind_of, text_of
+from benchbench.errors import UnreadableInput, UsageError, kind_of, text_of
 from benchbench.format import size
+from benchbench.machine.variables import is_passed_on
 from benchbench.model.function import Call, FunctionLocation
+from benchbench.model.user_model import EQUINOX, JAX_MODULES, classes_imported
+from benchbench.reading import read_file
 from benchbench.redaction import hide_secrets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 MAX_PICKLE_BYTES = 256 * 2**20  # sent to each process anew
 MAIN = "__main__"
@@ -261,3 +271,181 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f"argument {number}", item) for number, item in enumerate(value, 1))
     elif not isinstance(value, ModuleType | type):
         yield from getattr(value, "__dict__", {}).items()
+
+
+MAX_MODEL_BYTES = 4 * 2**30  # of a model with its inputs
+OBJECTS = "objects.pickle"
+SOURCE = '''"""A model from the memory of another process, pickled by cloudpickle."""
+
+import sys
+from pathlib import Path
+
+import {framework}
+from cloudpickle import loads
+
+sys.path += [folder for folder in {search_path!r} if folder not in sys.path]
+globals().update(loads(Path(__file__).with_name({objects!r}).read_bytes()))
+'''
+FILE_HINT = "A model that a file defines need not be sent: benchbench.run(model='my_model.py')."
+
+
+@contextmanager
+def model_file(
+    name: str, module: Any, inputs: Any, training: Mapping[str, Callable[..., Any] | None]
+) -> Iterator[Path]:
+    """Write a model to a temporary file, which exists inside the context.
+
+    `module`: see `_framework_and_names`. `inputs`: a function, or its result. `training`: the functions
+    `loss`, `targets` and `optimizer`, or None for missing ones.
+
+    Raises UsageError for an object of another type, or if a part cannot be sent.
+    """
+    framework, model = _framework_and_names(module)
+    if not name.isidentifier():
+        raise UsageError(f"{name!r} cannot name a model.", "Give it letters, digits and _: name='my_model'.")
+    names = {
+        **model,
+        "inputs": inputs if callable(inputs) else lambda: inputs,
+        **{function_name: function for function_name, function in training.items() if function is not None},
+    }
+    try:
+        with warnings.catch_warnings(action="ignore"):  # torch warns of the way its tensors are pickled
+            content = pickled(names, name, MAX_MODEL_BYTES)
+    except UsageError as error:
+        raise UsageError(str(error), FILE_HINT) from error
+    source = SOURCE.format(
+        framework=framework,
+        search_path=[str(paths.absolute(entry)) for entry in sys.path],
+        objects=OBJECTS,
+    )
+    with tempfile.TemporaryDirectory(prefix="accelbench-model-") as folder:
+        (Path(folder) / OBJECTS).write_bytes(content)
+        file = Path(folder) / f"{name}.py"
+        file.write_text(source, encoding="utf-8")
+        yield file
+
+
+def _framework_and_names(module: Any) -> tuple[str, dict[str, Any]]:
+    """The package of a model, and the objects by name that its file defines.
+
+    `module`: a torch module; a Keras model or its class; a module of flax or equinox; or a pair of a JAX
+    function (or flax.linen module) and its parameters. Raises UsageError for another type.
+    """
+    keras, torch = sys.modules.get("keras"), sys.modules.get("torch")
+    # First Keras, whose models on torch are torch modules, too.
+    if keras and (
+        isinstance(module, keras.Model) or (inspect.isclass(module) and issubclass(module, keras.Model))
+    ):
+        return "keras", {"model": module}
+    if torch and isinstance(module, torch.nn.Module):
+        return "torch", {"model": deepcopy(module).cpu()}
+    if "jax" in sys.modules:
+        if isinstance(module, tuple) and len(module) == 2 and callable(module[0]):
+            return "jax", {"model": module[0], "params": module[1]}
+        if isinstance(module, classes_imported([EQUINOX])) and type(module).__module__ == "__main__":
+            # Unpickling creates the class before its fields, so it would be registered with JAX without any.
+            raise UsageError(
+                f"An equinox class that is defined here cannot be sent: {type(module).__name__}.",
+                "Define it in a file: benchbench.run(model='my_model.py').",
+            )
+        if isinstance(module, classes_imported(JAX_MODULES)):
+            return "jax", {"model": module}
+    raise UsageError(
+        f"{module!r:.50} is no model, but a {type(module).__name__}.",
+        f"Give a torch module, a Keras model, or a pair of a JAX function and its parameters. {FILE_HINT}",
+    )
+
+
+MAX_SOURCE_BYTES = 2**20
+ENVIRON_METHODS = ("get", "pop", "setdefault", "__getitem__", "__contains__")  # that read a variable
+
+
+def module_file(module: str, folders: Iterable[str]) -> Path | None:
+    """The source file of a module in the first of the import folders that has it, or None."""
+    stem = module.replace(".", "/")
+    candidates = (Path(folder, f"{stem}{end}") for folder in folders for end in (".py", "/__init__.py"))
+    return next((path for path in candidates if module and os.path.isfile(path)), None)
+
+
+def imported_packages(file: Path) -> set[str]:
+    """The top-level packages that a file imports anywhere in it."""
+    names: set[str] = set()
+    for node in ast.walk(_syntax_tree(file)):
+        if isinstance(node, ast.Import):
+            names.update(alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.add(node.module.partition(".")[0])
+    return names
+
+
+def missing_variables(call: Call, worker: Mapping[str, str], shell: Mapping[str, str]) -> str:
+    """A line for the user about variables of `shell` that a call's files read and its worker lacks; else "".
+
+    `worker`: the worker's environment.
+    """
+    parts: list[str] = []
+    all_missing: dict[str, None] = {}
+    locations = [call.function, *([call.setup] if call.setup else [])]
+    files = (
+        Path(where.path) if where.path else module_file(where.module, call.search_path) for where in locations
+    )
+    for file in dict.fromkeys(file for file in files if file):
+        names = sorted({*_variables_read(file)})
+        if missing := [name for name in names if name in shell and not is_passed_on(name, worker)]:
+            parts.append(f"{shown_path(file)} reads {', '.join(missing)}")
+            all_missing |= dict.fromkeys(missing)
+    options = " ".join(f"--env {name}" for name in all_missing)
+    return f"{'; '.join(parts)}, which its process does not get: add {options}" if parts else ""
+
+
+def _syntax_tree(file: Path) -> ast.Module:
+    """The parsed file; an empty module if that fails, since importing the file will report the mistake."""
+    try:
+        return ast.parse(read_file(file, MAX_SOURCE_BYTES))
+    except (UnreadableInput, SyntaxError, ValueError, RecursionError, MemoryError):
+        return ast.Module(body=[], type_ignores=[])
+
+
+def _variables_read(file: Path) -> Iterator[str]:
+    """The names of the environment variables that a file reads by `os.environ` or `os.getenv`."""
+    tree = _syntax_tree(file)
+    constants = dict(_text_constants(tree))
+    for node in ast.walk(tree):
+        key = _variable_expression(node)
+        if isinstance(key, ast.Constant) and isinstance(key.value, str):
+            yield key.value
+        elif isinstance(key, ast.Name) and key.id in constants:
+            yield constants[key.id]
+
+
+def _text_constants(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """The name and text of assignments at the top level, such as `MODE = "BENCH_MODE"`."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
+            names = [target.id for target in node.targets if isinstance(target, ast.Name)]
+            if isinstance(text := node.value.value, str):
+                yield from ((name, text) for name in names)
+
+
+def _variable_expression(node: ast.AST) -> ast.expr | None:
+    """`"X"` in `os.environ["X"]`, `os.getenv("X")` or `"X" in os.environ`; None for any other expression."""
+    if isinstance(node, ast.Subscript) and _last_name(node.value) == "environ":
+        return node.slice
+    if isinstance(node, ast.Compare) and "environ" in map(_last_name, node.comparators):
+        return node.left
+    if not (isinstance(node, ast.Call) and node.args):
+        return None
+    function = node.func
+    reads_variable = _last_name(function) == "getenv" or (
+        isinstance(function, ast.Attribute)
+        and function.attr in ENVIRON_METHODS
+        and _last_name(function.value) == "environ"
+    )
+    return node.args[0] if reads_variable else None
+
+
+def _last_name(node: ast.expr) -> str:
+    """`environ` for the expression `os.environ`."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""

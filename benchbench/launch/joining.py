@@ -19,12 +19,11 @@ from contextlib import closing, contextmanager, suppress
 import msgspec
 
 from benchbench.errors import UnreadableInput, UsageError
-from benchbench.launch import launched, private_folder
-from benchbench.launch.channel import Channel
+from benchbench.launch import launched
 from benchbench.launch.launched import ADDRESS, SECRET, Launch
 from benchbench.launch.local import LocalTransport
 from benchbench.launch.rank_transport import Follower, Group, GroupMember, JobEnding, this_member
-from benchbench.launch.transport import Message, Worker
+from benchbench.launch.transport import Channel, Message, Worker
 from benchbench.model.device import Target
 from benchbench.model.run import Settings
 from benchbench.wire import INTRODUCTION_TIMEOUT_S, Peer, SecretListener, authenticate, decode_line
@@ -70,14 +69,14 @@ def _address_file(launch: Launch, address: Message) -> Iterator[None]:
     """Write this process's port and the secret to the launch's file, which exists inside the context."""
     folder, name = launch.file.parent, launch.file.name
     try:
-        private_folder.write(folder, name, json.dumps(address).encode())
+        launched.write(folder, name, json.dumps(address).encode())
     except OSError as error:
         raise UsageError(f"{folder} cannot be used: {error.strerror}.", launched.HINT) from error
     try:
         yield
     finally:
         with suppress(OSError):
-            private_folder.remove(folder, name)
+            launched.remove(folder, name)
 
 
 def _accept_followers(launch: Launch, listener: SecretListener, timeout_s: float) -> list[Follower]:
@@ -134,7 +133,7 @@ def _address_and_secret(launch: Launch) -> tuple[tuple[str, int], str]:
     """The first process's address and the secret. Raises OSError, ValueError, UsageError."""
     if launch.address:
         return launch.address, launch.secret
-    message = decode_line(private_folder.read(launch.file.parent, launch.file.name))
+    message = decode_line(launched.read(launch.file.parent, launch.file.name))
     port, secret = message.get("port"), message.get("secret")
     if not (isinstance(port, int) and 0 < port < 2**16 and isinstance(secret, str)):
         raise ValueError(f"{launch.file} has no port and secret")

@@ -1,4 +1,4 @@
-"""The rank of this process, as set by its launcher: torchrun, srun, mpirun or mpiexec.
+"""The rank of this process, as set by its launcher (torchrun, srun, mpirun or mpiexec), and its own folder.
 
 Launchers set environment variables. Sources of their names: torchrun's documentation; srun(1), OUTPUT
 ENVIRONMENT VARIABLES; mpirun(1) of Open MPI; MPICH's Hydra, which Intel MPI shares.
@@ -8,13 +8,88 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import tempfile
-from collections.abc import Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benchbench.errors import UsageError
-from benchbench.launch.private_folder import is_private
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+MAX_BYTES = 4096  # read from a file
+FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+FOLDER_HINT = 'Name one of your own to the launcher: export XDG_RUNTIME_DIR="$(mktemp -d)"'
+
+
+def is_private(folder: Path) -> bool:
+    """True for a folder of this user, not a link, that nobody else can read or write."""
+    with suppress(OSError, ValueError):
+        return _is_private(os.lstat(folder))
+    return False
+
+
+def _is_private(state: os.stat_result) -> bool:
+    is_users = state.st_uid == os.geteuid()
+    return is_users and stat.S_ISDIR(state.st_mode) and not stat.S_IMODE(state.st_mode) & 0o077
+
+
+def _is_safe_parent(state: os.stat_result) -> bool:
+    """True if nobody else can rename or remove this user's files in the folder."""
+    mode = state.st_mode
+    return not mode & (stat.S_IWGRP | stat.S_IWOTH) or bool(mode & stat.S_ISVTX)
+
+
+@contextmanager
+def _descriptor(folder: Path) -> Iterator[int]:
+    """Yield the descriptor of a private folder, which is created if missing. Raises UsageError, OSError."""
+    with suppress(FileExistsError):
+        folder.mkdir(0o700)
+    try:
+        descriptor = os.open(folder, FOLDER_FLAGS)
+    except OSError as error:
+        if not os.path.islink(folder):
+            raise
+        raise UsageError(f"{folder} is a link, which somebody else may have made.", FOLDER_HINT) from error
+    try:
+        if not _is_private(os.fstat(descriptor)) or not _is_safe_parent(folder.parent.stat()):
+            raise UsageError(f"Somebody else can read or write {folder}.", FOLDER_HINT)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def write(folder: Path, name: str, content: bytes) -> None:
+    """Write a file in a private folder atomically. Raises UsageError, OSError."""
+    part = f"{name}.part"
+    with _descriptor(folder) as descriptor:
+        with suppress(FileNotFoundError):
+            os.unlink(part, dir_fd=descriptor)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        with os.fdopen(os.open(part, flags, 0o600, dir_fd=descriptor), "wb") as file:
+            file.write(content)
+        os.replace(part, name, src_dir_fd=descriptor, dst_dir_fd=descriptor)
+
+
+def read(folder: Path, name: str) -> bytes:
+    """Up to MAX_BYTES of a file in a private folder. Raises UsageError; OSError if it is not this user's."""
+    with _descriptor(folder) as descriptor:
+        opened = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=descriptor)
+        with os.fdopen(opened, "rb") as file:
+            state = os.fstat(opened)
+            if not stat.S_ISREG(state.st_mode) or state.st_uid != os.geteuid():
+                raise PermissionError(f"{folder / name} is not a file of this user")
+            return file.read(MAX_BYTES)
+
+
+def remove(folder: Path, name: str) -> None:
+    """Remove a file of a private folder, if it exists. Raises UsageError, OSError."""
+    with _descriptor(folder) as descriptor, suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=descriptor)
+
 
 ADDRESS = "ACCELBENCH_ADDRESS"  # HOST:PORT of the first process, if the launcher does not set it
 SECRET = "ACCELBENCH_SECRET"  # noqa: S105 - a name. The same in all processes; needed for several hosts

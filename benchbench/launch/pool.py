@@ -13,7 +13,6 @@ import msgspec
 
 from benchbench.backends.base import backend_class
 from benchbench.errors import Unsupported, UsageError
-from benchbench.launch.job_queues import Job, JobQueues, LostDevices
 from benchbench.launch.local import LocalTransport
 from benchbench.launch.project import UserCode
 from benchbench.launch.transport import (
@@ -26,7 +25,15 @@ from benchbench.launch.transport import (
     RunningJob,
     Transport,
 )
-from benchbench.launch.workers import REFERENCE, RunWorkers, Template, template_of
+from benchbench.launch.workers import (
+    REFERENCE,
+    Job,
+    JobQueues,
+    LostDevices,
+    RunWorkers,
+    Template,
+    template_of,
+)
 from benchbench.machine.environment import usable_threads
 from benchbench.machine.sampler import TurnSampler
 from benchbench.model.case import Case

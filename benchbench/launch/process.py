@@ -16,13 +16,14 @@ from time import monotonic, sleep
 
 import msgspec
 
-from benchbench.launch.channel import Channel, LogTail
 from benchbench.launch.transport import (
     IMPORT_TIMEOUT_S,
     Answer,
+    Channel,
     Files,
     Greeting,
     JobEnd,
+    LogTail,
     Message,
     RunningJob,
     Worker,

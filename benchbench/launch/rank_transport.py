@@ -21,11 +21,19 @@ import msgspec
 
 from benchbench import __version__
 from benchbench.backends.base import backend_class
-from benchbench.launch.channel import Channel
 from benchbench.launch.launched import Launch
 from benchbench.launch.local import LocalTransport
 from benchbench.launch.project import UserCode
-from benchbench.launch.transport import IMPORT_TIMEOUT_S, Answer, Files, Greeting, JobEnd, Message, Worker
+from benchbench.launch.transport import (
+    IMPORT_TIMEOUT_S,
+    Answer,
+    Channel,
+    Files,
+    Greeting,
+    JobEnd,
+    Message,
+    Worker,
+)
 from benchbench.machine.sampler import Sampler, TurnSampler
 from benchbench.meeting import (
     CONNECT_TIMEOUT_S,

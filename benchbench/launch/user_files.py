@@ -26,8 +26,8 @@ import msgspec
 from benchbench import paths, registry
 from benchbench.errors import UsageError, page
 from benchbench.format import visible
-from benchbench.launch.channel import Channel
 from benchbench.launch.project import UserCode, warn_of_first_execution
+from benchbench.launch.transport import Channel
 from benchbench.machine.environment import cache_folder
 from benchbench.model.case import Dtype, Phase, Scalar
 from benchbench.model.measurement import Cost

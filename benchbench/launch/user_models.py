@@ -24,7 +24,7 @@ from benchbench import paths
 from benchbench.backends.base import Backend
 from benchbench.errors import UnreadableInput, UsageError
 from benchbench.format import quantity, visible
-from benchbench.launch.source_files import imported_packages, module_file
+from benchbench.launch.functions import imported_packages, module_file
 from benchbench.launch.transport import Answer, Message
 from benchbench.machine.environment import cache_folder
 from benchbench.model.case import Dtype, Phase, Scalar

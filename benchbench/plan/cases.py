@@ -19,7 +19,6 @@ from benchbench.model.case import Case, LeftOut, Phase, Scalar
 from benchbench.model.device import Device, DeviceClass, Probe
 from benchbench.model.placement import Placement
 from benchbench.model.status import Status
-from benchbench.plan.costs import footprint_bytes, sized
 from benchbench.plan.devices import (
     Obstacle,
     backend_of,
@@ -30,6 +29,7 @@ from benchbench.plan.devices import (
     placements,
     world_on,
 )
+from benchbench.plan.estimates import footprint_bytes, sized
 from benchbench.plan.suite import (
     Axes,
     Entry,

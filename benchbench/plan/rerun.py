@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from benchbench import registry
 from benchbench.backends.base import backend_class
-from benchbench.environments.targets import read_interpreters, targets
+from benchbench.environments.interpreters import read_interpreters, targets
 from benchbench.errors import UsageError, member, unknown
 from benchbench.launch import catalogue
 from benchbench.launch.project import UserCode

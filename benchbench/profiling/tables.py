@@ -16,7 +16,7 @@ from benchbench.model.placement import Strategy
 from benchbench.model.profile import Gaps, Operator, Profile, Profiled, RankProfile
 from benchbench.model.run import Run
 from benchbench.stats import mean, median
-from benchbench.traces.timeline import is_communication, is_range
+from benchbench.traces.spans import is_communication, is_range
 
 DISTURBED = 0.15  # larger relative differences between steps cause a note
 NOTABLE = 0.01  # share of a step; smaller operators may belong to the profiler or the allocator

@@ -10,13 +10,13 @@ from pathlib import Path
 
 from benchbench.analyse.metrics import Metric
 from benchbench.environments.build import BuildPlan, build_request, dry_run_folder, planned_environment
-from benchbench.environments.targets import absolute_interpreters
+from benchbench.environments.interpreters import absolute_interpreters
 from benchbench.errors import CannotBuild, UnreadableInput
 from benchbench.judging.bisection import SearchRules, expected_pairs
 from benchbench.machine.environment import fingerprint, machine
 from benchbench.model.measurement import Measurement
 from benchbench.model.run import Run
-from benchbench.plan.versions import Version
+from benchbench.plan.revision import Version
 from benchbench.running.bisecting import BisectObserver, BisectOptions, describing, is_missing
 from benchbench.running.measure import described_models
 from benchbench.running.request import request, with_project

@@ -26,7 +26,7 @@ from benchbench.analyse.doubts import doubt, log_ratio, timed_process
 from benchbench.analyse.metrics import Metric
 from benchbench.environments import interpreters
 from benchbench.environments.build import BuildPlan, build_environment, build_request
-from benchbench.environments.targets import absolute_interpreters, targets
+from benchbench.environments.interpreters import absolute_interpreters, targets
 from benchbench.errors import CannotBuild, NotComparable, NothingToMeasure, UnreadableInput, UsageError
 from benchbench.format import count_of, size
 from benchbench.judging.bisection import (
@@ -49,11 +49,11 @@ from benchbench.model.options import MeasureOptions
 from benchbench.model.record import Record
 from benchbench.model.run import Run, RunInfo
 from benchbench.plan.cases import Plan, plan, too_large, without_too_large
-from benchbench.plan.costs import planned_work
 from benchbench.plan.devices import check_devices, requested_devices
+from benchbench.plan.estimates import planned_work
 from benchbench.plan.rerun import Variant, apply_variant, obstacle_of
-from benchbench.plan.revision import code_at
-from benchbench.plan.versions import Version
+from benchbench.plan.revision import Version, code_at
+from benchbench.running.heat import Recorder, measure_heat
 from benchbench.running.measure import (
     SIZES,
     Side,
@@ -63,7 +63,6 @@ from benchbench.running.measure import (
     open_pools,
 )
 from benchbench.running.observer import RunObserver
-from benchbench.running.recorder import Recorder, measure_heat
 from benchbench.running.recording import DEVICES_HINT, run_head, store_profiles
 from benchbench.running.request import Request, request, with_project
 from benchbench.store import runs, selectors

@@ -17,9 +17,9 @@ import msgspec
 
 from benchbench.backends.base import backend_class
 from benchbench.errors import UnreadableInput, UsageError
+from benchbench.launch.functions import missing_variables
 from benchbench.launch.pool import WorkerPool
 from benchbench.launch.project import UserCode, no_code
-from benchbench.launch.source_files import missing_variables
 from benchbench.launch.transport import Answer
 from benchbench.machine.variables import worker_environment
 from benchbench.model.case import Case

@@ -22,8 +22,8 @@ from pathlib import Path
 
 from benchbench import paths
 from benchbench.backends.base import backend_class
-from benchbench.environments import targets as interpreters
-from benchbench.environments.targets import is_virtual
+from benchbench.environments import interpreters
+from benchbench.environments.interpreters import is_virtual
 from benchbench.errors import CannotWrite, UsageError, member
 from benchbench.format import duration, size, visible
 from benchbench.launch import catalogue, user_models

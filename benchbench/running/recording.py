@@ -37,8 +37,8 @@ from benchbench.plan.cases import Plan, plan, without_too_large
 from benchbench.plan.devices import check_devices, requested_devices
 from benchbench.plan.revision import commit_tag
 from benchbench.plan.suite import implied_sizes
+from benchbench.running.heat import Recorder, measure_heat
 from benchbench.running.observer import RunObserver, RunProgress
-from benchbench.running.recorder import Recorder, measure_heat
 from benchbench.running.request import Request, Terms
 from benchbench.running.schedule import cases_of_round, first_work, shuffled_by_work
 from benchbench.store import artifacts, disk, runs

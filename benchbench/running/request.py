@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from benchbench import registry
 from benchbench.backends.base import backend_class
-from benchbench.environments.targets import choose_targets
+from benchbench.environments.interpreters import choose_targets
 from benchbench.errors import UsageError, member, unknown
 from benchbench.launch import catalogue, user_models
 from benchbench.machine.environment import default_threads

@@ -16,7 +16,7 @@ from benchbench.model.case import Case, Phase
 from benchbench.model.measurement import Measurement
 from benchbench.model.record import Record
 from benchbench.model.run import Policy
-from benchbench.plan.costs import cost_of
+from benchbench.plan.estimates import cost_of
 from benchbench.timing.policy import half_width, looks
 
 ROUND_SHARE = 0.5  # of the wide cases measured in one more round, after which others may be the widest

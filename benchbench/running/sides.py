@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from benchbench.analyse.digest import changed_params, work_mismatches
-from benchbench.environments.targets import absolute_interpreters, targets
+from benchbench.environments.interpreters import absolute_interpreters, targets
 from benchbench.errors import NotComparable
 from benchbench.launch import catalogue
 from benchbench.launch.project import user_code
@@ -21,8 +21,8 @@ from benchbench.model.options import MeasureOptions
 from benchbench.model.run import Partner, Run, RunInfo, Settings
 from benchbench.model.status import Status
 from benchbench.plan.cases import Plan, plan, too_large
-from benchbench.plan.costs import planned_work
 from benchbench.plan.devices import Obstacle, check_devices, requested_devices
+from benchbench.plan.estimates import planned_work
 from benchbench.plan.rerun import Variant, apply_variant, obstacle_of, targets_of_variants
 from benchbench.plan.revision import code_at
 from benchbench.running.measure import (

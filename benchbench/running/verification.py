@@ -16,10 +16,10 @@ from typing import Any
 from benchbench.backends.base import backend_class
 from benchbench.errors import UnreadableInput, Unsupported
 from benchbench.launch import catalogue
-from benchbench.launch.job_queues import Job
 from benchbench.launch.pool import WorkerPool, decode_reference, reference_message
 from benchbench.launch.transport import Answer, Message
 from benchbench.launch.user_models import UserModel
+from benchbench.launch.workers import Job
 from benchbench.model.case import Cache, Case, Dtype, Phase
 from benchbench.model.measurement import Failure, Measurement
 from benchbench.model.placement import suffix

@@ -9,8 +9,7 @@ from typing import Any
 
 from benchbench.errors import Unsupported
 from benchbench.model.profile import Profile
-from benchbench.traces.spans import BEGIN, END, Recording, Span, TraceWindow
-from benchbench.traces.timeline import Allocation, memory, summarise
+from benchbench.traces.spans import BEGIN, END, Allocation, Recording, Span, TraceWindow, memory, summarise
 
 HOST = {"cpu_op", "user_annotation", "cuda_runtime", "cuda_driver"}
 DEVICE = {"kernel", "gpu_memcpy", "gpu_memset"}

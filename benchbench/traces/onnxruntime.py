@@ -7,8 +7,7 @@ from typing import Any
 
 from benchbench.errors import Unsupported
 from benchbench.model.profile import Profile
-from benchbench.traces.spans import Recording, Span, TraceWindow
-from benchbench.traces.timeline import summarise
+from benchbench.traces.spans import Recording, Span, TraceWindow, summarise
 
 KERNEL = "_kernel_time"  # suffix of the events of nodes
 SIZES = ("activation_size", "parameter_size", "output_size")

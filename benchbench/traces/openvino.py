@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 
 from benchbench.errors import Unsupported
 from benchbench.model.profile import Gaps, Operator, Profile
-from benchbench.traces.spans import Recording
-from benchbench.traces.timeline import MOST_KERNELS
+from benchbench.traces.spans import MOST_KERNELS, Recording
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,17 @@ from typing import Any
 
 from benchbench.errors import Unsupported
 from benchbench.model.profile import Profile
-from benchbench.traces.spans import BEGIN, END, Recording, Span, TraceWindow, Unread
-from benchbench.traces.timeline import Allocation, memory, summarise
+from benchbench.traces.spans import (
+    BEGIN,
+    END,
+    Allocation,
+    Recording,
+    Span,
+    TraceWindow,
+    Unread,
+    memory,
+    summarise,
+)
 
 # Executors run operators; their time between operators belongs to none.
 EXECUTORS = ("ThunkExecutor::Execute", "ExecutorState::Process")

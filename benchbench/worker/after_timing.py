@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 from benchbench.arrays import AnyArray, Floats
 from benchbench.backends.base import Backend, Session
 from benchbench.format import rate
-from benchbench.machine.cpu_limits import bytes_limit, flops_limit
-from benchbench.machine.kernel import cpu_flags
+from benchbench.machine.kernel import bytes_limit, cpu_flags, flops_limit
 from benchbench.model.case import Case, Dtype
 from benchbench.stats import median
 from benchbench.timing.sampling import (

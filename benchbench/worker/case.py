@@ -15,12 +15,12 @@ from benchbench.model.measurement import Measurement, Memory
 from benchbench.model.note import Note, NoteKind, note
 from benchbench.model.run import Policy
 from benchbench.stats import median
-from benchbench.timing.agreed import AgreedTimer
 from benchbench.timing.policy import for_accelerator
 from benchbench.timing.sampling import (
     CLOCK_S,
     MAX_ITERATIONS,
     MIN_BLOCK_S,
+    AgreedTimer,
     Samples,
     Stopwatch,
     Turns,

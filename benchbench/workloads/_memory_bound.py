@@ -15,15 +15,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from benchbench.arrays import Array, Floats, Indices
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
-from benchbench.workloads._functions import FunctionOperation
 from benchbench.workloads.backward import UPSTREAM, Backward
-from benchbench.workloads.base import OUTPUT, Program, reference_of_samples
+from benchbench.workloads.base import OUTPUT, FunctionOperation, Program, reference_of_samples
 from benchbench.workloads.network import NHWC_OF_NCHW, nhwc
 from benchbench.workloads.program import images_layout, torch_layout
 
 if TYPE_CHECKING:
-    from benchbench.workloads._functions import Step
-    from benchbench.workloads.base import Arrays, DeviceContext, Draw
+    from benchbench.workloads.base import Arrays, DeviceContext, Draw, StepFunction
 
 DRAWN = (
     2**20
@@ -94,7 +92,7 @@ class MemoryBound(FunctionOperation):
         """Inputs on the device, images NHWC."""
         return self._channels_last(self.jax(), context, arrays)
 
-    def _channels_last(self, step: Step, context: DeviceContext, arrays: Arrays) -> Program:
+    def _channels_last(self, step: StepFunction, context: DeviceContext, arrays: Arrays) -> Program:
         inputs = tuple(
             context.put(nhwc(array) if name in self.images else array) for name, array in arrays.items()
         )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from benchbench.arrays import Array
 from benchbench.workloads._conv_layers import Conv, MaxPool
 from benchbench.workloads._layers import Dense
-from benchbench.workloads._programs import jax_layers, numpy_layers, tensorflow_layers, torch_layers
+from benchbench.workloads._programs import jax_layers, numpy, tensorflow_layers, torch_layers
 from benchbench.workloads.network import Chain, Link
 
 if TYPE_CHECKING:
@@ -103,12 +103,12 @@ class PlainCnn(Chain):
         x, layers = images, self.layers()
         for layer in layers:
             if isinstance(layer, MaxPool):
-                x = numpy_layers.max_pool(ops, x, layer.window)
+                x = numpy.max_pool(ops, x, layer.window)
                 continue
             if isinstance(layer, Conv):
-                x = numpy_layers.conv(ops, x, weights, layer)
+                x = numpy.conv(ops, x, weights, layer)
             else:
                 x = x.reshape(len(x), -1) if layer.image else x
-                x = numpy_layers.dense(ops, x, weights, layer.name)
+                x = numpy.dense(ops, x, weights, layer.name)
             x = x if layer is layers[-1] else ops.relu(x)
         return x

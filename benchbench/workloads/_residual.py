@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self
 from benchbench.errors import UsageError
 from benchbench.workloads._conv_layers import Conv
 from benchbench.workloads._layers import Dense, Norm
-from benchbench.workloads._programs import jax_layers, numpy_layers, tensorflow_layers, torch_layers
+from benchbench.workloads._programs import jax_layers, numpy, tensorflow_layers, torch_layers
 from benchbench.workloads.network import Chain, Link
 from benchbench.workloads.steps import PipelinedTraining
 
@@ -162,12 +162,12 @@ class ResidualNetwork(Chain):
 
     def numpy(self, ops: Any, weights: dict[str, Any], x: Any, *, training: bool) -> Any:
         def conv_norm(x: Any, conv: Conv) -> Any:
-            y = numpy_layers.conv(ops, x, weights, conv)
-            return numpy_layers.batch_norm(ops, y, weights, self._norm(conv).name, training=training)
+            y = numpy.conv(ops, x, weights, conv)
+            return numpy.batch_norm(ops, y, weights, self._norm(conv).name, training=training)
 
         x = self.numpy_pool(ops, ops.relu(conv_norm(x, self.stem)))
         x = self._through_blocks(x, conv_norm, ops.relu, ops.add)
-        return numpy_layers.dense(ops, ops.mean(x, tuple(range(2, x.ndim))), weights, self.head.name)
+        return numpy.dense(ops, ops.mean(x, tuple(range(2, x.ndim))), weights, self.head.name)
 
     def _through_blocks(
         self,

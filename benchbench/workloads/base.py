@@ -9,14 +9,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice, product
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
-from benchbench.arrays import AnyArray, Array, Floats, Indices
 from benchbench.errors import UsageError
 from benchbench.model.case import Dtype, Phase, Scalar
 from benchbench.model.measurement import CONSUMER, SOURCE, Cost, ModelFacts
@@ -25,10 +24,16 @@ from benchbench.workloads.draw import SEED, Draw, generator, rounded
 from benchbench.workloads.program import OUTPUT, DeviceContext, Feed, Program
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+
     import numpy as np
+
+    from benchbench.arrays import AnyArray, Array, Floats, Indices
 
     Arrays = Mapping[str, Array]
     Tensors = dict[str, Floats]
+    StepFunction = Callable[..., Any]
+
 
 __all__ = [  # for workload files
     "CONSUMER",
@@ -194,7 +199,7 @@ class Workload(ABC):
 @cache  # called thousands of times by a plan
 def _fields(kind: type[Workload]) -> dict[str, Scalar]:
     fields = dataclasses.fields(kind)  # type: ignore[arg-type]  # each subclass is a dataclass
-    return {field.name: cast(Scalar, field.default) for field in fields}
+    return {field.name: cast("Scalar", field.default) for field in fields}
 
 
 @cache
@@ -390,3 +395,33 @@ class Training(Workload):
     def reference(self, arrays: Arrays, steps: int) -> list[tuple[float, float]]:
         """(loss, gradient norm) of the first `steps` steps, in float64."""
         return [(step.loss, step.norm) for step in islice(self.steps(arrays), steps)]
+
+
+class FunctionOperation(Operation):
+    """Operation whose step takes the arrays in order.
+
+    A class names each framework's function in `functions`, or overrides the method that returns it.
+    """
+
+    functions: ClassVar[Mapping[str, str]] = {}  # framework → import path, such as `torch.nn.functional:relu`
+
+    def torch(self) -> StepFunction:
+        """Step in torch, for NCHW images in the session's layout."""
+        return resolve_name(self.functions["torch"])  # type: ignore[no-any-return]
+
+    def tensorflow(self) -> StepFunction:
+        """Step in TensorFlow, for NHWC images."""
+        return resolve_name(self.functions["tensorflow"])  # type: ignore[no-any-return]
+
+    def jax(self) -> StepFunction:
+        """Step in JAX, for NHWC images."""
+        return resolve_name(self.functions["jax"])  # type: ignore[no-any-return]
+
+    def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
+        return Program(self.torch(), tuple(map(context.put, arrays.values())))
+
+    def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
+        return Program(self.tensorflow(), tuple(map(context.put, arrays.values())))
+
+    def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
+        return Program(self.jax(), tuple(map(context.put, arrays.values())))

@@ -1,14 +1,15 @@
-"""Chains of causal blocks, whose forward pass is written once for all frameworks."""
+"""Chains of causal blocks, written once for all frameworks, and generation with them."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from math import prod
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from benchbench.arrays import Array
+from benchbench.errors import UsageError
 from benchbench.workloads._forward import (
     Forward,
     JaxForward,
@@ -19,9 +20,16 @@ from benchbench.workloads._forward import (
     TorchForward,
 )
 from benchbench.workloads._layers import Dense, Embedding, Layer, Norm, RmsNorm, Rotary, TiedLogits
-from benchbench.workloads._programs import torch_layers
+from benchbench.workloads._programs import jax, tensorflow, torch, torch_layers
 from benchbench.workloads.base import Draw
 from benchbench.workloads.network import BlockChain, Link
+from benchbench.workloads.steps import Inference
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from benchbench.arrays import Array
+    from benchbench.workloads.base import Arrays, DeviceContext, Draw, Program
 
 
 class CausalChain(BlockChain):
@@ -200,3 +208,115 @@ def _add_modules(module: Any, layers: Sequence[Layer], prefix: str = "") -> None
                 module.logits = torch_layers.tied_dense()
             case Dense() | Norm() | RmsNorm() | Embedding():
                 module.add_module(layer.name.removeprefix(prefix), torch_layers.module_of(layer))
+
+
+CACHE_MULTIPLE = 8  # a cache's length is rounded up to a multiple of this, so that its rows are aligned
+
+
+class Decoder(CausalChain):
+    """A language model that can generate. Its logits are products with its table of tokens.
+
+    Besides training (`steps.py`), `generation.py` measures the processing of a prompt and the generation of a
+    token.
+    """
+
+    width: int
+    depth: int  # blocks
+    heads: int
+    kv_heads: int  # heads of keys and values
+
+    head_counts = ("heads", "kv_heads")
+    embedding_scale: ClassVar[float] = 0.02  # Radford et al. 2019
+
+    def __post_init__(self) -> None:
+        """Also raise UsageError for a width or heads that cannot be divided."""
+        super().__post_init__()
+        for name, value, divisor in (
+            ("width", self.width, self.heads),
+            ("heads", self.heads, self.kv_heads),
+        ):
+            if value % divisor:
+                raise UsageError(f"{name}={value} must be a multiple of {divisor}.")
+
+    def lengthened(self, stages: int) -> Self:
+        return replace(self, depth=max(self.depth, stages))  # type: ignore[type-var]  # a dataclass
+
+    @property
+    def head(self) -> int:
+        """Width of a head."""
+        return self.width // self.heads
+
+    @property
+    def blocks(self) -> list[str]:
+        return [f"layers.{index}" for index in range(self.depth)]
+
+    @property
+    def cache_shape(self) -> tuple[int, int, int, int]:
+        """Shape of a block's keys and of its values: batch, heads, positions, width of a head."""
+        positions = -(-self.length // CACHE_MULTIPLE) * CACHE_MULTIPLE
+        return self.batch, self.kv_heads, positions, self.head
+
+
+ROUNDING_WIDTH = 128  # a multiple of the heads of all tiny decoders
+
+
+class Generation(Decoder, Inference):
+    """The logits of one token."""
+
+    @property
+    def logits(self) -> int:
+        return 1
+
+    def rounding_size(self) -> Self:
+        """As deep as the network and as wide as affordable, since longer sums have larger errors."""
+        tiny = self.tiny()
+        width = ROUNDING_WIDTH if self.width >= ROUNDING_WIDTH else tiny.width
+        return replace(tiny, depth=self.depth, width=width)  # type: ignore[call-arg]  # each is a dataclass
+
+    def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
+        """`nn.Module`; the cache's tensors are written in place."""
+        return torch.generation(self, context, arrays)
+
+    def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
+        """TensorFlow operations on variables, including those of the cache."""
+        return tensorflow.generation(self, context, arrays)
+
+    def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
+        """Functions of the weights; the step takes the cache's arrays and returns them."""
+        return jax.generation(self, context, arrays)
+
+
+class Prefill(Generation):
+    """A prompt of `length` tokens: the logits of the next token, and the cache. Times the first token."""
+
+
+class Decode(Generation):
+    """The token at position `length` − 1, with the `length` − 1 tokens before it in the cache."""
+
+    input_names = ("prompt", "tokens")
+    samples_apart = False  # each sample has its own prompt in the cache, which inputs do not replace
+
+    @property
+    def rows(self) -> int:
+        return 1
+
+    def __post_init__(self) -> None:
+        """Also raise UsageError if there is no prompt."""
+        super().__post_init__()
+        if self.length < 2:
+            raise UsageError("length=1 leaves no prompt; it must be at least 2.")
+
+    def is_input(self, name: str) -> bool:
+        """The prompt is not an input, since it is in the cache."""
+        return name == "tokens"
+
+    def inputs(self, draw: Draw) -> dict[str, Array]:
+        """The prompt and the token after it."""
+        prompt = draw.integers("prompt", self.batch, self.length - 1, below=self.vocabulary)
+        return {"prompt": prompt, **super().inputs(draw)}
+
+    def forward(self, ops: Any, arrays: Any) -> Any:
+        """Compute the whole sequence without a cache, like Prefill with one more token."""
+        tokens = ops.np.concatenate([arrays["prompt"], arrays["tokens"]], axis=1)
+        weights = {name: arrays[name] for name in self.weights()}
+        return self.numpy(ops, weights, tokens, training=False)

@@ -1,21 +1,32 @@
-"""Check the CPU: other programs that use it, and limits on its speed."""
+"""Check the CPU, memory, clocks and performance counters: other programs, and limits on speed."""
 
 from __future__ import annotations
 
+import ctypes
+import re
 from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from benchbench.diagnosis.checks.base import Host, Level, Observation, graded, unknown_result
-from benchbench.format import count_of, percent
+from benchbench.format import count_of, percent, seconds, size
+from benchbench.machine import kernel
 from benchbench.machine.conditions import tolerated_cores
 from benchbench.machine.kernel import (
     CPUS,
     load_average,
+    memory_bytes,
+    memory_limits,
+    pressure,
     quotas,
     read_number,
     read_text,
     read_throttling,
     throttling_files,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 NO_STAT = "there is no /proc/stat"
 VIRTUAL = "not governed by this kernel: the firmware or the host does it"
@@ -127,3 +138,155 @@ def numa(host: Host) -> Sequence[Observation]:
     balancing_text = "; pages are moved between them" if balancing else ""
     text = f"CPUs on {count_of(len(nodes), 'memory node')}" + balancing_text
     return (Observation(Level.WARNING if len(nodes) > 1 else Level.OK, text, len(nodes), "nodes"),)
+
+
+def perf(host: Host) -> Sequence[Observation]:
+    """Check perf_event_paranoid (docs.kernel.org/admin-guide/sysctl/kernel.html): above 2 forbids all
+    counting.
+    """
+    setting = read_number(host.root / "proc/sys/kernel/perf_event_paranoid")
+    if setting is None:
+        return unknown_result("the kernel has no performance events")
+    scope = "one's own processes" if setting > 0 else "everything"
+    text = f"perf_event_paranoid is {setting}: " + ("for root only" if setting > 2 else f"for {scope}")
+    return (Observation(Level.WARNING if setting > 2 else Level.OK, text, setting),)
+
+
+def energy(host: Host) -> Sequence[Observation]:
+    """Check access to the CPU's energy counters."""
+    packages = kernel.cpu_packages(host.root)
+    if isinstance(packages, str):
+        refused = any((host.root / kernel.RAPL).glob("*"))
+        return (Observation(Level.WARNING if refused else Level.UNKNOWN, packages),)
+    return (Observation(Level.OK, f"{len(packages)} RAPL packages can be read", len(packages), "packages"),)
+
+
+def gpu(host: Host) -> Sequence[Observation]:
+    """Check whether NVIDIA's driver allows users other than root to profile."""
+    match = re.search(
+        r"^RmProfilingAdminOnly: ([01])$", read_text(host.root / "proc/driver/nvidia/params"), re.MULTILINE
+    )
+    if match is None:
+        return ()
+    level = Level.WARNING if match[1] == "1" else Level.OK
+    return (Observation(level, f"profiling is for {'root only' if match[1] == '1' else 'everybody'}"),)
+
+
+GIB = 2**30
+NO_MEMINFO = "there is no /proc/meminfo"
+PAGES = "sys/kernel/mm/transparent_hugepage"
+
+
+def available(host: Host) -> Sequence[Observation]:
+    """Check the memory available to a case, cgroup limits respected."""
+    memory = memory_bytes(host.root)
+    if "MemAvailable" not in memory:
+        return unknown_result(NO_MEMINFO)
+    limits = [(limit, limit - used) for limit, used in memory_limits(host.root)]
+    total = min([memory.get("MemTotal", 0), *(limit for limit, _ in limits)])
+    free = max(min([memory["MemAvailable"], *(unused for _, unused in limits)]), 0)
+    level = graded(-free, -2 * GIB, -GIB / 2)  # a framework takes about half a GiB
+    return (Observation(level, f"{size(free)} of {size(total)} available", free, "B"),)
+
+
+def swap(host: Host) -> Sequence[Observation]:
+    """Check for swap in use: pages of running programs may be there."""
+    memory = memory_bytes(host.root)
+    if "SwapTotal" not in memory:
+        return unknown_result(NO_MEMINFO)
+    total = memory["SwapTotal"]
+    if not total:
+        return (Observation(Level.OK, "none", 0, "B"),)
+    used = total - memory.get("SwapFree", total)
+    return (Observation(graded(used, 16 * 2**20), f"{size(used)} of {size(total)} in use", used, "B"),)
+
+
+def memory_pressure(host: Host) -> Sequence[Observation]:
+    """Check the share of the last ten seconds in which a task waited for memory."""
+    waiting = pressure(host.root, "memory")
+    if waiting is None:
+        return unknown_result("the kernel does not measure pressure (PSI)")
+    text = f"tasks waited for memory {percent(waiting.share)} of the last 10 s"
+    return (Observation(graded(waiting.share, 0.01, 0.1), text, waiting.share, "fraction"),)
+
+
+def huge_pages(host: Host) -> Sequence[Observation]:
+    """Check whether a page fault may wait for a huge page."""
+    modes = [
+        re.search(r"\[([a-z+]+)\]", read_text(host.root / PAGES / name)) for name in ("enabled", "defrag")
+    ]
+    if modes[0] is None:
+        return unknown_result("the kernel has no transparent huge pages")
+    enabled, defrag = modes[0][1], modes[1][1] if modes[1] else "?"
+    stalls = enabled == "always" and defrag == "always"
+    return (Observation(Level.WARNING if stalls else Level.OK, f"enabled: {enabled}, defrag: {defrag}"),)
+
+
+def shared_memory(host: Host) -> Sequence[Observation]:
+    """Check the space that processes share for data such as batches of images."""
+    if host.shared_bytes is None:
+        return unknown_result("there is no /dev/shm")
+    level = graded(-host.shared_bytes, -GIB, -GIB / 16)  # Docker's default is 64 MiB
+    return (Observation(level, f"{size(host.shared_bytes)} free in /dev/shm", host.shared_bytes, "B"),)
+
+
+def temporary(host: Host) -> Sequence[Observation]:
+    """Check the space for compile caches and workers' logs."""
+    if host.free_bytes is None:
+        return unknown_result("its file system does not report free space")
+    level = graded(-host.free_bytes, -GIB, -GIB / 10)
+    return (Observation(level, f"{size(host.free_bytes)} free", host.free_bytes, "B"),)
+
+
+SOURCE = "sys/devices/system/clocksource/clocksource0/current_clocksource"
+FAST = {
+    "tsc",
+    "kvm-clock",
+    "hyperv_clocksource_tsc_page",
+    "arch_sys_counter",
+    "timebase",
+    "riscv_clocksource",
+}
+SLOW = {"hpet", "acpi_pm", "pit", "jiffies", "refined-jiffies"}
+READINGS = 1000
+TIME_ERROR = 5  # adjtimex(2): the clock is not synchronised
+
+
+def source(host: Host) -> Sequence[Observation]:
+    """Check the kernel's time source, which may be a fast register or a slow device."""
+    name = read_text(host.root / SOURCE).strip()
+    if name in FAST | SLOW:
+        return (Observation(Level.WARNING if name in SLOW else Level.OK, name),)
+    return unknown_result(f"{name}: not known to be fast or slow" if name else "the kernel does not show it")
+
+
+def resolution(host: Host) -> Sequence[Observation]:
+    """Check the smallest step of the clock that times blocks, and the cost of reading it."""
+    readings = [host.clock() for _ in range(READINGS)]
+    steps = [after - before for before, after in pairwise(readings) if after > before]
+    if not steps:
+        return (Observation(Level.PROBLEM, f"{READINGS} readings were all the same"),)
+    step, cost = min(steps), (readings[-1] - readings[0]) / (READINGS - 1)
+    text = f"a reading costs {seconds(cost)}, steps of {seconds(step)}"
+    worst = max(step, cost)  # a block lasts at least 1 ms and 1000 times the cost of timing it
+    return (Observation(graded(worst, 1e-6, 1e-4), text, worst, "s"),)
+
+
+def synchronised(host: Host) -> Sequence[Observation]:
+    """Check that the wall clock is synchronised."""
+    if isinstance(host.synchronised, str):
+        return unknown_result(host.synchronised)
+    level = Level.OK if host.synchronised else Level.WARNING
+    return (Observation(level, "synchronised" if host.synchronised else "not synchronised"),)
+
+
+def wall_clock(library: Callable[[None], object] = ctypes.CDLL) -> bool | str:
+    """Return whether the kernel reports a synchronised clock, or why that is unknown (adjtimex(2),
+    read-only).
+    """
+    try:
+        adjtimex = library(None).adjtimex  # type: ignore[attr-defined]
+    except (OSError, AttributeError, TypeError):
+        return "this system has no adjtimex"
+    state = adjtimex(ctypes.create_string_buffer(1024))  # a struct timex of zeros, 208 bytes, changes nothing
+    return "adjtimex is not allowed here" if state < 0 else state != TIME_ERROR

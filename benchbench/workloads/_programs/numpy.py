@@ -1,18 +1,20 @@
-"""Training in float64: loss, gradients and parameters of each step, by automatic differentiation."""
+"""Layers and training in float64, with gradients by automatic differentiation."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict, replace
 from itertools import count, repeat
 from typing import TYPE_CHECKING, Any
 
-from benchbench.workloads._losses import Objective
-from benchbench.workloads._optimizers import Optimizer
 from benchbench.workloads.base import Step
 from benchbench.workloads.network import Network, micro_batches, part_of_batch
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from benchbench.workloads._conv_layers import Conv, ConvTranspose
+    from benchbench.workloads._losses import Objective
+    from benchbench.workloads._optimizers import Optimizer
     from benchbench.workloads.base import Arrays, Tensors
 
 
@@ -144,3 +146,37 @@ def gradients_of(
     scale = operations.rounding.scale
     value, gradients = value_and_grad(loss)({name: weights[name] for name in learnt})
     return float(value) / scale, _divided(gradients, scale)
+
+
+def conv(ops: Any, x: Any, weights: dict[str, Any], conv: Conv) -> Any:
+    """A convolution of images or videos, with its bias if there is one."""
+    cross_correlation = ops.conv2d if len(conv.sizes) == 2 else ops.conv3d
+    y = cross_correlation(x, weights[f"{conv.name}.weight"], stride=conv.strides, padding=conv.padding)
+    bias = weights.get(f"{conv.name}.bias")
+    return y if bias is None else ops.add_bias(y, bias)
+
+
+def conv_transpose(ops: Any, x: Any, weights: dict[str, Any], layer: ConvTranspose) -> Any:
+    """A transposed convolution of images, with its bias if there is one."""
+    y = ops.conv_transpose2d(x, weights[f"{layer.name}.weight"], stride=layer.stride, padding=layer.edge)
+    bias = weights.get(f"{layer.name}.bias")
+    return y if bias is None else ops.add_bias(y, bias)
+
+
+def dense(ops: Any, x: Any, weights: dict[str, Any], name: str) -> Any:
+    """Product over the last axis, with the bias if there is one."""
+    return ops.linear(x, weights[f"{name}.weight"], weights.get(f"{name}.bias"))
+
+
+def batch_norm(ops: Any, x: Any, weights: dict[str, Any], name: str, *, training: bool) -> Any:
+    """Normalise by the batch's statistics in training, otherwise by the running ones."""
+    scale, shift, mean, variance = (
+        weights[f"{name}.{part}"] for part in ("weight", "bias", "running_mean", "running_var")
+    )
+    return ops.batch_norm(x, scale, shift, None if training else (mean, variance))
+
+
+def max_pool(ops: Any, x: Any, window: int) -> Any:
+    """Maximum of windows that do not overlap; incomplete windows are dropped."""
+    rows, columns = (side // window * window for side in x.shape[2:])
+    return ops.max_pool2d(x[:, :, :rows, :columns], window)

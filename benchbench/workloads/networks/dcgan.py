@@ -11,7 +11,7 @@ from benchbench.arrays import Array
 from benchbench.workloads._conv_layers import Conv, ConvTranspose
 from benchbench.workloads._layers import Layer, Norm
 from benchbench.workloads._optimizers import Adam, Optimizer
-from benchbench.workloads._programs import jax_layers, numpy_layers, tensorflow_layers, torch_layers
+from benchbench.workloads._programs import jax_layers, numpy, tensorflow_layers, torch_layers
 from benchbench.workloads.network import Network
 from benchbench.workloads.steps import DISCRIMINATOR, GENERATOR, AdversarialStep, Inference, torch_adversaries
 
@@ -100,11 +100,9 @@ class Dcgan(Network):
     def numpy(self, ops: Any, weights: dict[str, Any], *inputs: Any, **training: Any) -> Any:
         (x,), convs = inputs, self.generator()
         for conv in convs[:-1]:
-            x = numpy_layers.conv_transpose(ops, x, weights, conv)
-            x = ops.relu(numpy_layers.batch_norm(ops, x, weights, batch_norm_of(conv).name, **training))
-        return ops.np.transpose(
-            ops.tanh(numpy_layers.conv_transpose(ops, x, weights, convs[-1])), (0, 2, 3, 1)
-        )
+            x = numpy.conv_transpose(ops, x, weights, conv)
+            x = ops.relu(numpy.batch_norm(ops, x, weights, batch_norm_of(conv).name, **training))
+        return ops.np.transpose(ops.tanh(numpy.conv_transpose(ops, x, weights, convs[-1])), (0, 2, 3, 1))
 
 
 @dataclass(frozen=True)
@@ -189,12 +187,12 @@ class DcganTrain(AdversarialStep, Dcgan):
 
     def judge_numpy(self, ops: Any, weights: dict[str, Any], images: Any) -> Any:
         x, (first, *middle, last) = images, self.discriminator()
-        x = ops.leaky_relu(numpy_layers.conv(ops, x, weights, first), SLOPE)
+        x = ops.leaky_relu(numpy.conv(ops, x, weights, first), SLOPE)
         for conv in middle:
-            x = numpy_layers.conv(ops, x, weights, conv)
-            x = numpy_layers.batch_norm(ops, x, weights, batch_norm_of(conv).name, training=True)
+            x = numpy.conv(ops, x, weights, conv)
+            x = numpy.batch_norm(ops, x, weights, batch_norm_of(conv).name, training=True)
             x = ops.leaky_relu(x, SLOPE)
-        return numpy_layers.conv(ops, x, weights, last)
+        return numpy.conv(ops, x, weights, last)
 
 
 def batch_norm_of(conv: Conv | ConvTranspose) -> Norm:

@@ -11,8 +11,7 @@ from typing import Any, ClassVar, Self
 
 from benchbench.errors import UsageError
 from benchbench.workloads._forward import Forward, Place
-from benchbench.workloads.decoder import Decoder
-from benchbench.workloads.generation import Decode, Prefill
+from benchbench.workloads.causal import Decode, Decoder, Prefill
 from benchbench.workloads.network import CAUSAL_LAYERS, Division, DivisionPlan
 from benchbench.workloads.steps import PipelinedTraining
 

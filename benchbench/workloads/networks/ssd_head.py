@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from benchbench.arrays import Array, Indices
 from benchbench.workloads._conv_layers import Conv
 from benchbench.workloads._losses import COORDINATES, MultiBox
-from benchbench.workloads._programs import jax_layers, numpy_layers, tensorflow_layers, torch_layers
+from benchbench.workloads._programs import jax_layers, numpy, tensorflow_layers, torch_layers
 from benchbench.workloads.network import Network
 from benchbench.workloads.steps import Inference, TrainingStep
 
@@ -139,7 +139,7 @@ class SsdHead(Network):
 
     def numpy(self, ops: Any, weights: dict[str, Any], *inputs: Any, training: bool) -> Any:
         def rows(x: Any, conv: Conv, count: int) -> Any:
-            y = ops.np.transpose(numpy_layers.conv(ops, x, weights, conv), (0, 2, 3, 1))
+            y = ops.np.transpose(numpy.conv(ops, x, weights, conv), (0, 2, 3, 1))
             return y.reshape(len(x), -1, count)
 
         return self._predict(inputs, rows, ops.np.concatenate)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from benchbench.arrays import Array
 from benchbench.errors import UsageError
 from benchbench.workloads._conv_layers import Conv, ConvTranspose
-from benchbench.workloads._programs import jax_layers, numpy_layers, tensorflow_layers, torch_layers
+from benchbench.workloads._programs import jax_layers, numpy, tensorflow_layers, torch_layers
 from benchbench.workloads.network import Network
 from benchbench.workloads.steps import Inference, TrainingStep
 
@@ -122,7 +122,7 @@ class Unet(Network):
     def numpy(self, ops: Any, weights: dict[str, Any], images: Any, *, training: bool) -> Any:
         def pair(x: Any, way: str, level: int) -> Any:
             for conv in self.pair(way, level):
-                x = ops.relu(numpy_layers.conv(ops, x, weights, conv))
+                x = ops.relu(numpy.conv(ops, x, weights, conv))
             return x
 
         x, skipped = images, []
@@ -131,9 +131,9 @@ class Unet(Network):
             x = ops.max_pool2d(skipped[-1], 2)
         x = pair(x, "bottom", DEPTH)
         for level in reversed(range(DEPTH)):
-            raised = numpy_layers.conv_transpose(ops, x, weights, self.up(level))
+            raised = numpy.conv_transpose(ops, x, weights, self.up(level))
             x = pair(ops.np.concatenate([skipped[level], raised], axis=1), "up", level)
-        return ops.np.transpose(numpy_layers.conv(ops, x, weights, self.head()), (0, 2, 3, 1))
+        return ops.np.transpose(numpy.conv(ops, x, weights, self.head()), (0, 2, 3, 1))
 
 
 @dataclass(frozen=True)

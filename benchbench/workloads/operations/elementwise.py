@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from benchbench.workloads._functions import Step
-    from benchbench.workloads.base import Arrays, DeviceContext, Tensors
+    from benchbench.workloads.base import Arrays, DeviceContext, StepFunction, Tensors
 
 SHARE = "share of zeros"
 COUNTED = 4096  # elements, or all of fewer: enough to distinguish rates of 0.1 and 0.15 by the share of zeros
@@ -66,7 +65,7 @@ class Gelu(Pointwise):
     def forward(self, ops: Any, arrays: Any) -> Any:
         return ops.gelu(arrays["x"])
 
-    def jax(self) -> Step:
+    def jax(self) -> StepFunction:
         """jax.nn.gelu, which approximates by default."""
         import jax
 
@@ -128,17 +127,17 @@ class Dropout(Pointwise):
         """The output as if nothing were dropped."""
         return ops.multiply(arrays["x"], 1 / (1 - self.rate))
 
-    def torch(self) -> Step:
+    def torch(self) -> StepFunction:
         import torch.nn.functional as F
 
         return partial(F.dropout, p=self.rate)
 
-    def tensorflow(self) -> Step:
+    def tensorflow(self) -> StepFunction:
         import tensorflow as tf
 
         return partial(tf.nn.dropout, rate=self.rate)
 
-    def jax(self) -> Step:
+    def jax(self) -> StepFunction:
         """Dropout as Flax has it, with a key that is split in each step."""
         import jax
         import jax.numpy as jnp

@@ -1,21 +1,78 @@
-"""Matrix products: one, a batch of them, and a dense layer with its gradients."""
+"""Matrix products: one, a batch of them, a dense layer with its gradients, and float8 operands (E4M3)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from benchbench.arrays import Array, Floats, Indices
-from benchbench.model.case import Dtype
+from benchbench.errors import Unsupported
 from benchbench.model.measurement import Cost
-from benchbench.workloads import _float8
-from benchbench.workloads._functions import FunctionOperation
 from benchbench.workloads.backward import Backward
-from benchbench.workloads.base import Program, wide
+from benchbench.workloads.base import FunctionOperation, Program, wide
+from benchbench.workloads.program import DeviceContext
 
 if TYPE_CHECKING:
-    from benchbench.workloads._functions import Step
-    from benchbench.workloads.base import Arrays, DeviceContext, Draw
+    from benchbench.arrays import Array, Floats, Indices
+    from benchbench.model.case import Dtype
+    from benchbench.workloads.base import Arrays, DeviceContext, Draw, StepFunction
+
+STEP = 16  # n and k of a float8 product must be multiples of this (documentation of cublasLtMatmul)
+
+
+def torch_product(context: DeviceContext, a: Array, b: Array, bias: Array | None = None) -> Program:
+    """a[m, k] b[k, n] + bias[n] by torch._scaled_mm, with `a` in rows and `b` in columns.
+
+    Fast accumulation is off, since its partial sums stay in the tensor cores' few bits. Raises Unsupported.
+    """
+    import numpy as np
+    import torch
+
+    if b.shape[0] % STEP or b.shape[1] % STEP:
+        k, n = b.shape
+        raise Unsupported(
+            f"torch needs n and k to be multiples of {STEP} for float8, but they are {n} and {k}"
+        )
+    scale = torch.ones((), device=context.device)
+    a_tensor = context.put(np.ascontiguousarray(a)).to(context.compute)
+    b_tensor = context.put(np.ascontiguousarray(b.T)).to(context.compute)
+    bias_tensors = () if bias is None else (context.put(bias),)
+
+    def step(a_tensor: Any, b_tensor: Any, *bias_tensors: Any) -> Any:
+        return torch._scaled_mm(
+            a_tensor,
+            b_tensor.T,
+            scale_a=scale,
+            scale_b=scale,
+            bias=bias_tensors[0] if bias_tensors else None,
+            out_dtype=context.dtype,
+        )
+
+    return Program(step, (a_tensor, b_tensor, *bias_tensors))
+
+
+def jax_product(context: DeviceContext, a: Array, b: Array, bias: Array | None = None) -> Program:
+    """a[m, k] b[k, n] + bias[n] by lax.dot_general, which XLA passes to cuBLASLt, with padding if needed."""
+    import jax
+    import numpy as np
+    from jax import lax
+
+    a_array, b_array = (
+        jax.device_put(context.put(np.ascontiguousarray(operand)).astype(context.compute), context.device)
+        for operand in (a, b)
+    )
+    bias_arrays = () if bias is None else (context.put(bias),)
+
+    def step(a_array: Any, b_array: Any, *bias_arrays: Any) -> Any:
+        axes = ((1,), (0,)), ((), ())
+        product = lax.dot_general(a_array, b_array, axes, preferred_element_type=context.dtype)
+        return product + bias_arrays[0] if bias_arrays else product
+
+    return Program(step, (a_array, b_array, *bias_arrays))
+
+
+def is_float8(context: DeviceContext) -> bool:
+    """True if the case multiplies in float8."""
+    return "float8" in str(context.compute)
 
 
 @dataclass(frozen=True)
@@ -80,32 +137,32 @@ class Gemm(FunctionOperation):
     def forward(self, ops: Any, arrays: Any) -> Any:
         return ops.matmul(*self._operands(arrays))
 
-    def torch(self) -> Step:
+    def torch(self) -> StepFunction:
         """torch.matmul; a transposed operand is a view, which BLAS takes by its flag."""
         import torch
 
         return lambda a, b: torch.matmul(a.T if self.transpose_a else a, b.T if self.transpose_b else b)
 
-    def tensorflow(self) -> Step:
+    def tensorflow(self) -> StepFunction:
         """tf.matmul, with its flags."""
         import tensorflow as tf
 
         return lambda a, b: tf.matmul(a, b, transpose_a=self.transpose_a, transpose_b=self.transpose_b)
 
-    def jax(self) -> Step:
+    def jax(self) -> StepFunction:
         """jnp.matmul; XLA makes a transposed operand part of the product."""
         import jax.numpy as jnp
 
         return lambda a, b: jnp.matmul(a.T if self.transpose_a else a, b.T if self.transpose_b else b)
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
-        if _float8.is_float8(context):
-            return _float8.torch_product(context, *self._operands(arrays))
+        if is_float8(context):
+            return torch_product(context, *self._operands(arrays))
         return super().build_torch(context, arrays)
 
     def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
-        if _float8.is_float8(context):
-            return _float8.jax_product(context, *self._operands(arrays))
+        if is_float8(context):
+            return jax_product(context, *self._operands(arrays))
         return super().build_jax(context, arrays)
 
 
@@ -238,8 +295,8 @@ class Linear(FunctionOperation):
         return ops.linear(arrays["x"], arrays["weight"], arrays["bias"])
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
-        if _float8.is_float8(context):
-            return _float8.torch_product(context, arrays["x"], arrays["weight"].T, arrays["bias"])
+        if is_float8(context):
+            return torch_product(context, arrays["x"], arrays["weight"].T, arrays["bias"])
         return super().build_torch(context, arrays)
 
     def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
@@ -253,8 +310,8 @@ class Linear(FunctionOperation):
 
     def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
         """x @ weight + bias; the weight (inputs, outputs), as Flax has it."""
-        if _float8.is_float8(context):
-            return _float8.jax_product(context, arrays["x"], arrays["weight"].T, arrays["bias"])
+        if is_float8(context):
+            return jax_product(context, arrays["x"], arrays["weight"].T, arrays["bias"])
         return self._with_kernel(lambda x, weight, bias: x @ weight + bias, context, arrays)
 
     def _with_kernel(self, step: Any, context: DeviceContext, arrays: Arrays) -> Program:

@@ -10,8 +10,7 @@ from benchbench.workloads import _losses
 from benchbench.workloads._memory_bound import MemoryBound, MemoryBoundBackward, Pointwise, Rowwise
 
 if TYPE_CHECKING:
-    from benchbench.workloads._functions import Step
-    from benchbench.workloads.base import Draw
+    from benchbench.workloads.base import Draw, StepFunction
 
 
 class MeanLoss(MemoryBound):
@@ -22,13 +21,13 @@ class MeanLoss(MemoryBound):
     output_shape = ()
     roundings = 0
 
-    def torch(self) -> Step:
+    def torch(self) -> StepFunction:
         return self.loss.torch
 
-    def tensorflow(self) -> Step:
+    def tensorflow(self) -> StepFunction:
         return self.loss.tensorflow
 
-    def jax(self) -> Step:
+    def jax(self) -> StepFunction:
         return self.loss.jax
 
 

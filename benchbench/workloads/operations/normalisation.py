@@ -13,8 +13,7 @@ from benchbench.workloads._memory_bound import MemoryBound, MemoryBoundBackward,
 from benchbench.workloads._programs import jax_layers, tensorflow_layers
 
 if TYPE_CHECKING:
-    from benchbench.workloads._functions import Step
-    from benchbench.workloads.base import Arrays, DeviceContext, Program
+    from benchbench.workloads.base import Arrays, DeviceContext, Program, StepFunction
 
 RUNNING = "running_mean", "running_var"
 
@@ -34,7 +33,7 @@ class Softmax(Rowwise):
     def forward(self, ops: Any, arrays: Any) -> Any:
         return ops.softmax(arrays["x"])
 
-    def torch(self) -> Step:
+    def torch(self) -> StepFunction:
         import torch.nn.functional as F
 
         return partial(F.softmax, dim=-1)
@@ -62,16 +61,16 @@ class LayerNorm(Rowwise):
     def forward(self, ops: Any, arrays: Any) -> Any:
         return ops.layer_norm(arrays["x"], arrays["weight"], arrays["bias"], EPSILON)
 
-    def torch(self) -> Step:
+    def torch(self) -> StepFunction:
         import torch.nn.functional as F
 
         return lambda x, weight, bias: F.layer_norm(x, (self.width,), weight, bias, EPSILON)
 
-    def tensorflow(self) -> Step:
+    def tensorflow(self) -> StepFunction:
         norm = tensorflow_layers.layer_norm
         return lambda x, weight, bias: norm(x, {"norm.weight": weight, "norm.bias": bias}, "norm")
 
-    def jax(self) -> Step:
+    def jax(self) -> StepFunction:
         norm = jax_layers.layer_norm
         return lambda x, weight, bias: norm(x, {"norm.weight": weight, "norm.bias": bias}, "norm")
 
@@ -98,15 +97,15 @@ class RmsNorm(Rowwise):
     def forward(self, ops: Any, arrays: Any) -> Any:
         return ops.rms_norm(arrays["x"], arrays["weight"], EPSILON)
 
-    def torch(self) -> Step:
+    def torch(self) -> StepFunction:
         import torch.nn.functional as F
 
         return lambda x, weight: F.rms_norm(x, (self.width,), weight, EPSILON)
 
-    def tensorflow(self) -> Step:
+    def tensorflow(self) -> StepFunction:
         return lambda x, weight: tensorflow_layers.rms_norm(x, {"norm.weight": weight}, "norm")
 
-    def jax(self) -> Step:
+    def jax(self) -> StepFunction:
         return lambda x, weight: jax_layers.rms_norm(x, {"norm.weight": weight}, "norm")
 
 
@@ -171,7 +170,7 @@ class BatchNorm(MemoryBound):
         running = None if self.training else tuple(arrays[name] for name in RUNNING)
         return ops.batch_norm(arrays["x"], arrays["weight"], arrays["bias"], running, EPSILON)
 
-    def torch(self) -> Step:
+    def torch(self) -> StepFunction:
         import torch.nn.functional as F
 
         def step(x: Any, weight: Any, bias: Any, mean: Any = None, variance: Any = None) -> Any:
@@ -179,7 +178,7 @@ class BatchNorm(MemoryBound):
 
         return step
 
-    def tensorflow(self) -> Step:
+    def tensorflow(self) -> StepFunction:
         """The fused kernel, whose parameters and statistics are float32; it has none for float64."""
         import tensorflow as tf
 
@@ -193,7 +192,7 @@ class BatchNorm(MemoryBound):
 
         return step
 
-    def jax(self) -> Step:
+    def jax(self) -> StepFunction:
         """Computed in float32 at least, as Flax does; the variance is E[x²] − E[x]², which reads x once."""
         import jax.numpy as jnp
         from jax import lax

@@ -9,7 +9,7 @@ from benchbench.errors import UsageError
 from benchbench.workloads._memory_bound import MemoryBound, MemoryBoundBackward
 
 if TYPE_CHECKING:
-    from benchbench.workloads._functions import Step
+    from benchbench.workloads.base import StepFunction
 
 
 @dataclass(frozen=True)
@@ -78,12 +78,12 @@ class AvgPool2d(_Pool2d):
     def forward(self, ops: Any, arrays: Any) -> Any:
         return ops.avg_pool2d(arrays["x"], self.kernel, stride=self.stride, padding=self.padding)
 
-    def torch(self) -> Step:
+    def torch(self) -> StepFunction:
         import torch.nn.functional as F
 
         return lambda x: F.avg_pool2d(x, self.kernel, self.stride, self.padding)
 
-    def tensorflow(self) -> Step:
+    def tensorflow(self) -> StepFunction:
         """tf.nn.avg_pool2d, padded apart: its own padding does not count."""
         import tensorflow as tf
 
@@ -95,7 +95,7 @@ class AvgPool2d(_Pool2d):
 
         return step
 
-    def jax(self) -> Step:
+    def jax(self) -> StepFunction:
         from jax import lax
 
         window, strides = (1, self.kernel, self.kernel, 1), (1, self.stride, self.stride, 1)
@@ -122,12 +122,12 @@ class MaxPool2d(_Pool2d):
     def forward(self, ops: Any, arrays: Any) -> Any:
         return ops.max_pool2d(arrays["x"], self.kernel, stride=self.stride, padding=self.padding)
 
-    def torch(self) -> Step:
+    def torch(self) -> StepFunction:
         import torch.nn.functional as F
 
         return lambda x: F.max_pool2d(x, self.kernel, self.stride, self.padding)
 
-    def tensorflow(self) -> Step:
+    def tensorflow(self) -> StepFunction:
         """tf.nn.max_pool2d, padded apart: with explicit padding it has no kernel for the CPU."""
         import tensorflow as tf
 
@@ -140,7 +140,7 @@ class MaxPool2d(_Pool2d):
 
         return step
 
-    def jax(self) -> Step:
+    def jax(self) -> StepFunction:
         import jax.numpy as jnp
         from jax import lax
 

@@ -9,11 +9,10 @@ from benchbench.arrays import Array, Floats, Indices
 from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
-from benchbench.workloads._functions import FunctionOperation
+from benchbench.workloads.base import FunctionOperation
 
 if TYPE_CHECKING:
-    from benchbench.workloads._functions import Step
-    from benchbench.workloads.base import Arrays, Draw
+    from benchbench.workloads.base import Arrays, Draw, StepFunction
 
 
 @dataclass(frozen=True)
@@ -63,17 +62,17 @@ class Reduction(FunctionOperation):
         sampled = np.take(arrays["x"], index[:, 0], axis=1 - self.axis)
         return np.asarray(sampled.sum(axis=self.axis, dtype=np.float64))
 
-    def torch(self) -> Step:
+    def torch(self) -> StepFunction:
         import torch
 
         return lambda x: torch.sum(x, dim=self.axis)
 
-    def tensorflow(self) -> Step:
+    def tensorflow(self) -> StepFunction:
         import tensorflow as tf
 
         return lambda x: tf.reduce_sum(x, axis=self.axis)
 
-    def jax(self) -> Step:
+    def jax(self) -> StepFunction:
         import jax.numpy as jnp
 
         return lambda x: jnp.sum(x, axis=self.axis)
@@ -126,17 +125,17 @@ class Sort(_OrderedRows):
     def tiny(self) -> Self:
         return type(self)(rows=5, columns=129)
 
-    def torch(self) -> Step:
+    def torch(self) -> StepFunction:
         import torch
 
         return lambda x: torch.sort(x, dim=1).values
 
-    def tensorflow(self) -> Step:
+    def tensorflow(self) -> StepFunction:
         import tensorflow as tf
 
         return lambda x: tf.sort(x, axis=1)
 
-    def jax(self) -> Step:
+    def jax(self) -> StepFunction:
         import jax.numpy as jnp
 
         return lambda x: jnp.sort(x, axis=1)
@@ -177,17 +176,17 @@ class TopK(_OrderedRows):
     def placed(self, ordered: Floats) -> Floats:
         return ordered[:, : -self.k - 1 : -1]
 
-    def torch(self) -> Step:
+    def torch(self) -> StepFunction:
         import torch
 
         return lambda x: torch.topk(x, self.k, dim=1).values
 
-    def tensorflow(self) -> Step:
+    def tensorflow(self) -> StepFunction:
         import tensorflow as tf
 
         return lambda x: tf.math.top_k(x, self.k).values
 
-    def jax(self) -> Step:
+    def jax(self) -> StepFunction:
         import jax
 
         return lambda x: jax.lax.top_k(x, self.k)[0]

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from benchbench.arrays import Array, Floats, Indices
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
-from benchbench.workloads._functions import FunctionOperation
 from benchbench.workloads._memory_bound import MemoryBound, MemoryBoundBackward
+from benchbench.workloads.base import FunctionOperation
 
 if TYPE_CHECKING:
-    from benchbench.workloads._functions import Step
-    from benchbench.workloads.base import Arrays, Draw
+    from benchbench.workloads.base import Arrays, Draw, StepFunction
 
 
 @dataclass(frozen=True)
@@ -60,17 +59,17 @@ class Embedding(MemoryBound):
     def forward(self, ops: Any, arrays: Any) -> Any:
         return ops.embedding(arrays["table"], arrays["tokens"])
 
-    def torch(self) -> Step:
+    def torch(self) -> StepFunction:
         import torch.nn.functional as F
 
         return lambda table, tokens: F.embedding(tokens, table)
 
-    def tensorflow(self) -> Step:
+    def tensorflow(self) -> StepFunction:
         import tensorflow as tf
 
         return tf.gather  # type: ignore[no-any-return]
 
-    def jax(self) -> Step:
+    def jax(self) -> StepFunction:
         return lambda table, tokens: table[tokens]
 
 
@@ -125,17 +124,17 @@ class Gather(FunctionOperation):
 
         return np.asarray(arrays["table"][arrays["index"][index[:, 0]], index[:, 1]], np.float64)
 
-    def torch(self) -> Step:
+    def torch(self) -> StepFunction:
         import torch
 
         return lambda table, index: torch.index_select(table, 0, index)
 
-    def tensorflow(self) -> Step:
+    def tensorflow(self) -> StepFunction:
         import tensorflow as tf
 
         return tf.gather  # type: ignore[no-any-return]
 
-    def jax(self) -> Step:
+    def jax(self) -> StepFunction:
         """Indexing, which clamps an index that is too large."""
         return lambda table, index: table[index]
 
@@ -194,15 +193,15 @@ class Scatter(FunctionOperation):
 
         return np.array([total(*at) for at in index])
 
-    def torch(self) -> Step:
+    def torch(self) -> StepFunction:
         return lambda x, index: x.new_zeros(self.rows, self.width).index_add(0, index, x)
 
-    def tensorflow(self) -> Step:
+    def tensorflow(self) -> StepFunction:
         import tensorflow as tf
 
         return lambda x, index: tf.math.unsorted_segment_sum(x, index, self.rows)
 
-    def jax(self) -> Step:
+    def jax(self) -> StepFunction:
         import jax
 
         return lambda x, index: jax.ops.segment_sum(x, index, self.rows)

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from benchbench.arrays import Array, Floats, Indices
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
-from benchbench.workloads._functions import FunctionOperation
 from benchbench.workloads._memory_bound import Vectors
-from benchbench.workloads.base import Program
+from benchbench.workloads.base import FunctionOperation, Program
 
 if TYPE_CHECKING:
-    from benchbench.workloads._functions import Step
-    from benchbench.workloads.base import Arrays, DeviceContext, Draw
+    from benchbench.workloads.base import Arrays, DeviceContext, Draw, StepFunction
 
 SCALAR = 3.0  # factor of scale and triad in STREAM (McCalpin 1995)
 
@@ -44,7 +42,7 @@ class Scale(Vectors):
     def reference(self, arrays: Arrays, index: Indices) -> Floats:
         return SCALAR * arrays["x"][index[:, 0]].astype(float)
 
-    def torch(self) -> Step:
+    def torch(self) -> StepFunction:
         return lambda x: SCALAR * x
 
     tensorflow = jax = torch
@@ -62,13 +60,13 @@ class Triad(Vectors):
         b, c = (arrays[name][index[:, 0]].astype(float) for name in self.operands)
         return b + SCALAR * c
 
-    def torch(self) -> Step:
+    def torch(self) -> StepFunction:
         """torch.add with s as its alpha: one kernel."""
         import torch
 
         return partial(torch.add, alpha=SCALAR)
 
-    def tensorflow(self) -> Step:
+    def tensorflow(self) -> StepFunction:
         """A product and a sum, which XLA fuses; TensorFlow has no operation for both."""
         return lambda b, c: b + SCALAR * c
 
@@ -137,7 +135,7 @@ class Launch(FunctionOperation):
 
         return np.add(arrays["x"][index[:, 0]], 1.0, dtype=np.float64)
 
-    def torch(self) -> Step:
+    def torch(self) -> StepFunction:
         return _plus_one
 
     tensorflow = jax = torch
