@@ -17,8 +17,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from benchbench.model.case import Status
 from benchbench.model.measurement import Failure
-from benchbench.model.status import Status
 from benchbench.wire import LineBuffer, Message, decode_line, encode_line
 
 CONNECT_TIMEOUT_S = 60.0  # for the ranks of a job to connect

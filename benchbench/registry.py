@@ -44,7 +44,7 @@ FAMILIES = {
     f"{WORKLOADS}.operations.rows": ("reduction", "sort", "top_k"),
     f"{WORKLOADS}.operations.tables": ("embedding", "gather", "scatter"),
     f"{WORKLOADS}.operations.vectors": ("add", "copy", "launch", "scale", "triad"),
-    f"{WORKLOADS}.transfers.copies": ("device_to_host", "host_to_device"),
+    f"{WORKLOADS}.transfers.copies": ("device_to_host", "host_to_device", "overlap"),
     f"{WORKLOADS}.collectives.exchanges": (
         *("all_gather", "all_reduce", "all_to_all", "broadcast", "reduce_scatter", "send_recv"),
     ),

@@ -16,11 +16,10 @@ from functools import partial
 import numpy as np
 
 from benchbench.judging.comparison import CaseComparison, compare_runs
+from benchbench.model.case import Verdict
 from benchbench.model.measurement import Measurement
 from benchbench.model.options import Variance
-from benchbench.model.record import Record
-from benchbench.model.run import Policy, Run
-from benchbench.model.status import Verdict
+from benchbench.model.run import Policy, Record, Run
 from benchbench.timing.policy import POLICIES, budget_policy
 from tests.simulator import Array, a_scheduled_run, noise
 

@@ -20,7 +20,7 @@ from benchbench.judging.case_tests import Confirmation
 from benchbench.judging.check import decide
 from benchbench.judging.gate_ending import exit_code
 from benchbench.judging.session_cases import GatePolicy
-from benchbench.model.status import Verdict
+from benchbench.model.case import Verdict
 from tests.simulator import Array, a_session, session_medians
 
 CASES, SLOW, PROCESSES = 12, 2, 3

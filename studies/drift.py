@@ -18,7 +18,7 @@ import numpy as np
 
 from benchbench.analyse.doubts import drift
 from benchbench.judging.comparison import compare_runs
-from benchbench.model.status import Verdict
+from benchbench.model.case import Verdict
 from tests.simulator import Array, a_suite, noise
 
 CASES, ROUNDS = (1, 6, 30), (3, 5, 10)

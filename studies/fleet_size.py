@@ -31,8 +31,7 @@ from benchbench.cluster.messages import (
 from benchbench.documents.fleet import is_incomplete
 from benchbench.model.case import Case
 from benchbench.model.options import MeasureOptions
-from benchbench.model.record import Record
-from benchbench.model.run import RunInfo
+from benchbench.model.run import Record, RunInfo
 from benchbench.running import request
 from benchbench.store import codec, runs
 from tests.factories import a_case, a_machine, a_measurement, a_record, a_run_info

@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchbench.model.measurement import Measurement
-from benchbench.model.record import Record
+from benchbench.model.run import Record
 from benchbench.store import runs, selectors
 
 

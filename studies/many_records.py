@@ -21,7 +21,7 @@ import numpy as np
 from benchbench.model.case import Case
 from benchbench.store import codec, runs
 from benchbench.store.codec import seal_text
-from benchbench.store.naming import new_id
+from benchbench.store.disk import new_id
 from benchbench.timing.policy import POLICIES
 from tests.factories import a_case, a_measurement, a_record, a_run_info
 from tests.program import environment

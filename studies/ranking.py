@@ -22,8 +22,7 @@ import numpy as np
 from benchbench.judging.ranking import ALPHA, Standing, judge_records, share_of, work_key
 from benchbench.model.case import Case
 from benchbench.model.measurement import Turn
-from benchbench.model.record import Record
-from benchbench.model.run import Policy
+from benchbench.model.run import Policy, Record
 from benchbench.running.schedule import cases_of_round
 from benchbench.timing.policy import POLICIES, looks, with_rounds
 from tests.factories import a_case, a_measurement, a_record

@@ -20,9 +20,9 @@ from benchbench.analyse.metrics import METRICS
 from benchbench.judging.case_tests import Confirmation
 from benchbench.judging.check import check_interleaved, decide
 from benchbench.judging.session_cases import GatePolicy
+from benchbench.model.case import Verdict
 from benchbench.model.options import Variance
 from benchbench.model.run import Partner
-from benchbench.model.status import Verdict
 from tests.simulator import Array, a_session, process_medians
 
 CASES, SLOW, PROCESSES = 30, 3, 3

@@ -18,8 +18,8 @@ from benchbench.judging.case_tests import Confirmation
 from benchbench.judging.check import check_interleaved, decide
 from benchbench.judging.comparison import compare_runs
 from benchbench.judging.session_cases import GatePolicy
+from benchbench.model.case import Verdict
 from benchbench.model.options import Variance
-from benchbench.model.status import Verdict
 from studies.sessions import POLICY, SLOW, alike, partners, suites
 from tests.simulator import Array, a_session, a_suite
 

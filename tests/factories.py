@@ -5,14 +5,12 @@ from typing import Any
 
 from benchbench.analyse.digest import CaseDigest, Digest
 from benchbench.machine.environment import usable_threads
-from benchbench.model.case import Case, Dtype, LeftOut, Phase
+from benchbench.model.case import Case, Dtype, LeftOut, Phase, Status
 from benchbench.model.device import Device, DeviceClass, Machine, Probe, Target
 from benchbench.model.measurement import Cost, Failure, Measurement, Memory, Telemetry, Window
 from benchbench.model.note import plain
 from benchbench.model.profile import Gaps, Operator, Profile, Profiled
-from benchbench.model.record import Record
-from benchbench.model.run import Policy, Run, RunInfo, Settings
-from benchbench.model.status import Status
+from benchbench.model.run import Policy, Record, Run, RunInfo, Settings
 
 VERSIONS = {"torch": "2.13.0", "tensorflow": "2.21.0", "jax": "0.10.2"}
 CPU = Device(name="cpu", device_class=DeviceClass.CPU, model="Example CPU")

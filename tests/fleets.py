@@ -22,9 +22,8 @@ from benchbench.launch import user_models
 from benchbench.model.case import Case
 from benchbench.model.measurement import Failure
 from benchbench.model.options import MeasureOptions
-from benchbench.model.record import Record
-from benchbench.model.run import Policy, RunInfo
-from benchbench.store import codec, naming
+from benchbench.model.run import Policy, Record, RunInfo
+from benchbench.store import codec, disk
 from tests.factories import a_case, a_machine, a_record, a_run_info
 
 CASES = tuple(a_case(params={"m": m, "n": 64, "k": 64}) for m in (1, 2, 3))
@@ -139,7 +138,7 @@ def description(machine: FakeMachine, options: MeasureOptions) -> Description:
 
 def head_of(job: NodeJob, plan: Sequence[Case]) -> RunInfo:
     return a_run_info(
-        id=naming.new_id(),
+        id=disk.new_id(),
         plan=tuple(plan),
         policy=Policy(name="quick", rounds=ROUNDS),
         tags=dict(job.options.tags),

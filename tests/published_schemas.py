@@ -22,7 +22,7 @@ from benchbench.documents.run import SCHEMA as REPORT
 from benchbench.model.case import ALIASES
 from benchbench.model.device import Machine
 from benchbench.model.measurement import Failure, Measurement
-from benchbench.model.record import SCHEMA as RUN
+from benchbench.model.run import SCHEMA as RUN
 from benchbench.model.run import RunInfo
 from benchbench.plan.suite import Suite
 from benchbench.store import codec, runs

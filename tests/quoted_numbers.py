@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchbench import profiling
 from benchbench.analyse import doubts, metrics, roofline, rows
 from benchbench.backends import base
 from benchbench.documents import plan, run_sizes
@@ -17,7 +18,6 @@ from benchbench.judging import change_points, comparison, pairs, ranking, sessio
 from benchbench.launch import pool
 from benchbench.machine import conditions, peaks, sampler
 from benchbench.model import measurement
-from benchbench.profiling import tables
 from benchbench.running import heat, measure, schedule
 from benchbench.timing import policy, sampling
 from benchbench.worker import after_timing, jobs, plausibility, reference, verify
@@ -34,7 +34,7 @@ KNOWN = {
         module.__name__.rpartition(".")[2]: module
         for module in (
             *(doubts, metrics, roofline, rows, base, peaks, change_points, comparison, pairs, ranking),
-            *(session_cases, sessions, measurement, pool, conditions, sampler, tables, measure, heat),
+            *(session_cases, sessions, measurement, pool, conditions, sampler, profiling, measure, heat),
             *(schedule, plan, policy, sampling, run_sizes, after_timing, plausibility, jobs, reference),
             *(verify, _amp, steps, rounding, convolution, elementwise, recurrent),
         )

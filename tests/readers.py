@@ -24,8 +24,7 @@ from benchbench.exporters.base import Exporter, Format, RunExporter
 from benchbench.gate.baselines import encode_session, read_session
 from benchbench.launch.transport import Answer, Channel
 from benchbench.meeting import Rank, combine_replies, serve_ranks
-from benchbench.model.record import Record
-from benchbench.model.run import Policy
+from benchbench.model.run import Policy, Record
 from benchbench.plan.config import load_config
 from benchbench.plan.suite import load_suite
 from benchbench.registry import entry_names, load_class

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from benchbench.analyse.digest import Digest
 from benchbench.model.case import Case
-from benchbench.model.record import Record
-from benchbench.model.run import Policy, Run
+from benchbench.model.run import Policy, Record, Run
 from benchbench.running.schedule import cases_of_round
 from tests.factories import a_case, a_digest, a_measurement, a_record, a_run, some_rounds
 

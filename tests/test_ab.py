@@ -29,12 +29,10 @@ from benchbench.judging.pairs import is_beyond_doubt
 from benchbench.judging.session_cases import GatePolicy
 from benchbench.launch.project import UserCode
 from benchbench.machine.environment import usable_threads
-from benchbench.model.case import Case, Dtype
+from benchbench.model.case import Case, Dtype, Status, Verdict
 from benchbench.model.device import Target
 from benchbench.model.options import Allocator, Isolation
-from benchbench.model.record import Record
-from benchbench.model.run import Partner, Run, Settings
-from benchbench.model.status import Status, Verdict
+from benchbench.model.run import Partner, Record, Run, Settings
 from benchbench.plan import rerun
 from benchbench.plan.config import nearest_at
 from benchbench.plan.rerun import Variant, apply_variant, replan

@@ -20,10 +20,9 @@ from benchbench import api
 from benchbench.analyse.rows import COLUMNS, NUMBERS
 from benchbench.documents.gate import Gate
 from benchbench.errors import AccelbenchError, NotComparable, NothingToMeasure, UnreadableInput, UsageError
+from benchbench.model.case import Verdict
 from benchbench.model.options import MeasureOptions
-from benchbench.model.record import Record
-from benchbench.model.run import Run, RunInfo
-from benchbench.model.status import Verdict
+from benchbench.model.run import Record, Run, RunInfo
 from benchbench.running.observer import RunObserver, RunProgress
 from benchbench.store import runs, selectors
 from tests.factories import a_case, a_failure, a_record, a_run, some_rounds

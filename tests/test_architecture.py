@@ -160,7 +160,7 @@ UNPACKS = {
     "_image_sets.py": ("gzip", "zlib"),  # limited to the size of the set
     "reading.py": ("gzip", "zlib"),  # limited by its caller
     "artifacts.py": ("gzip",),  # compresses
-    "cache.py": ("zlib",),  # rows of the user's own cache
+    "summaries.py": ("zlib",),  # rows of the user's own cache
     "installer.py": ("zipfile",),  # the list of contents only
     "program_file.py": ("zipfile",),  # uncompressed members
 }

@@ -8,9 +8,8 @@ import pytest
 
 from benchbench.launch.transport import Answer, JobEnd
 from benchbench.launch.workers import Job
-from benchbench.model.case import Case, Phase
+from benchbench.model.case import Case, Phase, Status
 from benchbench.model.measurement import Failure
-from benchbench.model.status import Status
 from benchbench.running.verification import Precomputed, exported_name
 from tests.answering import answer_all
 from tests.factories import a_case

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchbench.model.record import Record
+from benchbench.model.run import Record
 from benchbench.store import runs
 from studies.neighbours import confident_rows, confident_verdicts
 from tests.factories import a_case, a_record, a_run, a_telemetry, a_watched, some_rounds

@@ -14,10 +14,9 @@ from benchbench.backends.base import HostTimer, Session
 from benchbench.backends.fake import CACHE_BYTES, LAUNCH_S, MEMORY_BYTES_S, STEP_BYTES, Fake
 from benchbench.errors import Unsupported
 from benchbench.machine.conditions import energy_j
-from benchbench.model.case import Cache, Dtype, Phase
+from benchbench.model.case import Cache, Dtype, Phase, Status
 from benchbench.model.device import Device, DeviceClass
 from benchbench.model.measurement import Measurement
-from benchbench.model.status import Status
 from benchbench.plan.suite import parse_suite
 from benchbench.stats import median
 from benchbench.store.codec import decode, to_json

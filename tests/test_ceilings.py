@@ -11,7 +11,7 @@ from benchbench.diagnosis import ceilings
 from benchbench.documents.doctor import ceilings_document
 from benchbench.errors import UnreadableInput
 from benchbench.model.case import Dtype
-from benchbench.model.record import Record
+from benchbench.model.run import Record
 from benchbench.store import runs
 from tests.factories import (
     CPU,

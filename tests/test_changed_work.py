@@ -24,11 +24,10 @@ from benchbench.launch import catalogue, user_models
 from benchbench.launch.project import UserCode
 from benchbench.launch.transport import Answer, Message
 from benchbench.launch.user_models import UserModel
-from benchbench.model.case import Scalar
+from benchbench.model.case import Scalar, Status, Verdict
 from benchbench.model.measurement import ModelFacts
 from benchbench.model.options import MeasureOptions
 from benchbench.model.run import Partner, Run, RunInfo
-from benchbench.model.status import Status, Verdict
 from benchbench.model.user_model import ModelSpec
 from benchbench.plan.rerun import Variant
 from benchbench.running.request import request

@@ -15,7 +15,7 @@ from benchbench.exporters._charts import chart
 from benchbench.exporters.png import Png
 from benchbench.model.case import Dtype
 from benchbench.model.note import NoteKind, note
-from benchbench.model.record import Record
+from benchbench.model.run import Record
 from tests.factories import a_case, a_cost, a_run, some_rounds
 from tests.rendering import rendered
 from tests.test_roofline import H100, a_ceiling

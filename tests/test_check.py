@@ -25,12 +25,10 @@ from benchbench.judging.comparison import MIN_CASES
 from benchbench.judging.gate_ending import Ending, decided_count, endings, exit_code
 from benchbench.judging.session_cases import GatePolicy
 from benchbench.judging.sessions import ASSUMED_DEDICATED, ASSUMED_SHARED, MIN_SESSIONS, days_of, hours_of
-from benchbench.model.case import Case
+from benchbench.model.case import Case, Verdict
 from benchbench.model.measurement import Memory
-from benchbench.model.options import Inconclusive, Variance
+from benchbench.model.options import Inconclusive, Rule, Variance
 from benchbench.model.run import Settings
-from benchbench.model.status import Verdict
-from benchbench.model.threshold import Rule
 from tests.factories import (
     a_case,
     a_cost,

@@ -10,7 +10,7 @@ import pytest
 
 from benchbench.backends.fake import Fake
 from benchbench.model.case import Dtype
-from benchbench.model.world import ALONE
+from benchbench.model.placement import ALONE
 from benchbench.worker import case as measured
 from benchbench.worker.after_timing import check_loss
 from benchbench.worker.case import OpenCase, check_timed

@@ -16,9 +16,9 @@ from benchbench.judging.case_tests import Confirmation
 from benchbench.judging.check import GateResult, check_interleaved, decide
 from benchbench.judging.gate_ending import exit_code
 from benchbench.judging.session_cases import GatePolicy
+from benchbench.model.case import Verdict
 from benchbench.model.options import Inconclusive
 from benchbench.model.run import Partner
-from benchbench.model.status import Verdict
 from tests.factories import a_machine
 from tests.simulator import Array, a_session, highest_rate, session_medians
 

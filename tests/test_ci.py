@@ -18,10 +18,8 @@ from benchbench.documents.run import CaseVerdict, report_document
 from benchbench.exporters.base import RunExporter
 from benchbench.exporters.ci.github import Github
 from benchbench.judging.comparison import Comparison, compare_runs
-from benchbench.model.case import Case
-from benchbench.model.record import Record
-from benchbench.model.run import Run
-from benchbench.model.status import Status
+from benchbench.model.case import Case, Status
+from benchbench.model.run import Record, Run
 from benchbench.registry import load_class
 from benchbench.store import runs
 from tests.factories import (

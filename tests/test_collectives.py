@@ -23,10 +23,8 @@ from benchbench.exporters.terminal import Terminal
 from benchbench.model.case import Dtype
 from benchbench.model.device import Probe
 from benchbench.model.measurement import Measurement
-from benchbench.model.placement import Placement, Strategy
-from benchbench.model.record import Record
-from benchbench.model.run import Run
-from benchbench.model.world import Spread, World
+from benchbench.model.placement import Placement, Spread, Strategy, World
+from benchbench.model.run import Record, Run
 from benchbench.timing.policy import POLICIES
 from benchbench.worker import verify
 from benchbench.worker.ranks import run_ranks

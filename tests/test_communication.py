@@ -18,7 +18,7 @@ from benchbench.documents.run import report_document
 from benchbench.model.case import Case
 from benchbench.model.placement import Placement, Strategy
 from benchbench.model.profile import Communication, Profile, RankProfile
-from benchbench.profiling.tables import Kind, OperatorTable, kind, operator_table
+from benchbench.profiling import Kind, OperatorTable, kind, operator_table
 from benchbench.store import artifacts
 from benchbench.traces.spans import Span, TraceWindow, is_communication, summarise
 from tests.factories import a_case, a_profile, a_profiled, an_operator

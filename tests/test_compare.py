@@ -20,12 +20,10 @@ import benchbench
 from benchbench.analyse.metrics import METRICS, Metric
 from benchbench.documents import comparison
 from benchbench.judging.comparison import ALPHA, CaseComparison, Comparison, compare_runs
-from benchbench.model.case import Case
+from benchbench.model.case import Case, Status, Verdict
 from benchbench.model.measurement import Memory
 from benchbench.model.options import Allocator, Isolation, Variance
-from benchbench.model.record import Record
-from benchbench.model.run import Policy, Run, Settings
-from benchbench.model.status import Status, Verdict
+from benchbench.model.run import Policy, Record, Run, Settings
 from benchbench.stats import Difference, detectable, holm, tost, welch
 from benchbench.store import artifacts, disk, runs
 from tests.factories import (

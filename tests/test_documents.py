@@ -70,8 +70,7 @@ from benchbench.judging.comparison import compare_runs
 from benchbench.judging.series import trends
 from benchbench.judging.session_cases import GatePolicy
 from benchbench.plan.revision import Version
-from benchbench.profiling.differences import difference
-from benchbench.profiling.tables import operator_table
+from benchbench.profiling import difference, operator_table
 from benchbench.registry import entry_names, load_class
 from benchbench.running.bisect_plan import BisectPlan, ExpectedPairs, PlannedVersion
 from benchbench.running.bisecting import Bisection, EndsOfCase

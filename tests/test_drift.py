@@ -24,14 +24,13 @@ from benchbench.analyse.doubts import (
     drift,
 )
 from benchbench.analyse.metrics import METRICS
-from benchbench.analyse.view import RunView
+from benchbench.analyse.scaling import RunView
 from benchbench.documents.comparison import comparison_document
 from benchbench.documents.run import report_document
 from benchbench.judging.comparison import compare_runs
 from benchbench.judging.variance import add_drifts
-from benchbench.model.record import Record
-from benchbench.model.run import Run
-from benchbench.model.status import Verdict
+from benchbench.model.case import Verdict
+from benchbench.model.run import Record, Run
 from benchbench.stats import Difference
 from tests.factories import a_case, a_failure, a_record, a_run, some_rounds
 from tests.simulator import a_suite, highest_rate, noise

@@ -30,9 +30,8 @@ from benchbench.exporters.png import Png
 from benchbench.exporters.svg import Svg
 from benchbench.exporters.terminal import Terminal, fold_line
 from benchbench.format import visible
-from benchbench.model.case import Phase
+from benchbench.model.case import Phase, Status
 from benchbench.model.run import Run
-from benchbench.model.status import Status
 from benchbench.registry import load_class
 from tests.factories import (
     a_case,

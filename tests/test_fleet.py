@@ -36,14 +36,13 @@ from benchbench.cluster.node import describe_machine
 from benchbench.documents.fleet import fleet_document, is_incomplete
 from benchbench.documents.run_list import runs_document
 from benchbench.errors import CannotWrite, NothingToMeasure, UnreadableInput, UsageError
+from benchbench.model.case import Status
 from benchbench.model.measurement import Measurement
 from benchbench.model.options import MeasureOptions
-from benchbench.model.record import Record
-from benchbench.model.run import Partner, Policy, Run, RunInfo
-from benchbench.model.status import Status
+from benchbench.model.run import Partner, Policy, Record, Run, RunInfo
 from benchbench.plan.suite import suite_path
 from benchbench.store import codec, runs
-from benchbench.store.naming import ULID
+from benchbench.store.disk import ULID
 from benchbench.store.validation import validate_path
 from benchbench.timing.policy import POLICIES
 from tests.factories import a_case, a_failure, a_record, a_run_info, some_rounds

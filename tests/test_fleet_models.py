@@ -14,7 +14,7 @@ from benchbench.errors import UsageError
 from benchbench.launch import user_models
 from benchbench.model.measurement import Measurement
 from benchbench.model.options import MeasureOptions
-from benchbench.model.record import Record
+from benchbench.model.run import Record
 from benchbench.store import codec, runs
 from benchbench.store.validation import validate_path
 from tests.fleets import QUICK, FakeCluster, FakeMachine, RecordingObserver, measure_on

@@ -16,8 +16,7 @@ from benchbench.cluster.fleet import FleetResult
 from benchbench.cluster.machines import lost_cases, read_fleet, runs_of, unfinished_cases
 from benchbench.documents.fleet import is_incomplete
 from benchbench.model.measurement import Measurement
-from benchbench.model.record import Record
-from benchbench.model.run import Run
+from benchbench.model.run import Record, Run
 from benchbench.store.validation import validate_path
 from tests.fleets import RecordingObserver
 from tests.program import accelbench, environment, processes_mentioning, start_accelbench, wait_for

@@ -18,10 +18,10 @@ from benchbench.backends import fake
 from benchbench.errors import UsageError
 from benchbench.launch.functions import call_named, call_of
 from benchbench.launch.pool import message_of_call
+from benchbench.model.case import Status, Verdict
 from benchbench.model.function import Call
 from benchbench.model.measurement import Failure, Measurement
 from benchbench.model.run import Run
-from benchbench.model.status import Status, Verdict
 from benchbench.worker.call import backend_of, bind_function
 from tests.program import accelbench, environment, rows
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchbench.model.status import Verdict
+from benchbench.model.case import Verdict
 from tests.program import accelbench, environment
 from tests.test_architecture import ROOT
 

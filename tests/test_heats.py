@@ -23,9 +23,9 @@ from benchbench.launch.local import LocalTransport
 from benchbench.launch.process import LocalJob, LocalWorker
 from benchbench.launch.transport import JobEnd, Worker
 from benchbench.machine.kernel import is_stopped, process_tree
+from benchbench.model.case import Status
 from benchbench.model.device import Target
 from benchbench.model.run import Settings
-from benchbench.model.status import Status
 from benchbench.timing.policy import POLICIES
 from benchbench.timing.sampling import measure_steps
 from benchbench.worker.__main__ import Template

@@ -17,7 +17,7 @@ from benchbench.plan.config import load_config
 from benchbench.plan.suite import Selection, environments, load_suite, select, unchanged_sizes
 from benchbench.reading import read_file
 from benchbench.running.request import request
-from benchbench.store import codec, naming, runs
+from benchbench.store import codec, disk, runs
 from benchbench.store.imports import import_files
 from tests.factories import a_case, a_probe, a_record, a_run_info
 from tests.program import accelbench, environment, rows
@@ -199,7 +199,7 @@ def test_x12_a_run_with_only_too_large_cases_is_an_error(tmp_path: Path) -> None
 
 
 def test_x9_a_head_with_hostile_numbers_is_unreadable(tmp_path: Path) -> None:
-    with runs.create_run(tmp_path / "results", a_run_info(id=naming.new_id())) as writer:
+    with runs.create_run(tmp_path / "results", a_run_info(id=disk.new_id())) as writer:
         writer.append(a_record())
     (head,) = tmp_path.rglob("run.json")
     text = head.read_bytes().replace(b'"seed": 1', b'"seed": 1' + b"0" * 309)

@@ -19,10 +19,10 @@ from benchbench.documents import comparison
 from benchbench.gate import baselines
 from benchbench.judging.comparison import NOISY_SESSIONS, Comparison, SessionSpread, compare_runs
 from benchbench.judging.session_cases import session_spreads
+from benchbench.model.case import Verdict
 from benchbench.model.device import Probe, Target
 from benchbench.model.options import OPTIONS, Variance
 from benchbench.model.run import Partner, Run
-from benchbench.model.status import Verdict
 from benchbench.plan.commands import BARE, interleaved_command, measuring_words
 from benchbench.store import runs
 from studies.hours import rates

@@ -22,9 +22,9 @@ from benchbench.documents.run import report_document
 from benchbench.errors import UnreadableInput, UsageError
 from benchbench.exporters.ci.pytest_benchmark import PytestBenchmark, benchmark_statistics
 from benchbench.judging.comparison import compare_runs
+from benchbench.model.case import Verdict
 from benchbench.model.measurement import Measurement
 from benchbench.model.run import Run
-from benchbench.model.status import Verdict
 from benchbench.store.imports import import_files
 from tests.factories import a_failure, a_record, a_run, some_rounds
 from tests.program import accelbench

@@ -16,9 +16,9 @@ import pytest
 from benchbench.launch.local import LocalTransport, RunScratch
 from benchbench.launch.pool import WorkerPool
 from benchbench.launch.transport import Greeting, JobEnd, Worker
+from benchbench.model.case import Status
 from benchbench.model.device import Target
 from benchbench.model.run import Settings
-from benchbench.model.status import Status
 from benchbench.store import selectors
 from benchbench.timing.policy import POLICIES
 from tests.factories import a_case

@@ -14,13 +14,10 @@ from hypothesis import strategies as st
 
 from benchbench.errors import CannotWrite
 from benchbench.gate.baselines import encode_session
-from benchbench.model.case import Case
-from benchbench.model.measurement import Batch, Failure, Measurement
+from benchbench.model.case import Case, Status
+from benchbench.model.measurement import Batch, Failure, Measurement, combined
 from benchbench.model.placement import Placement, Strategy
-from benchbench.model.ranks import combined
-from benchbench.model.record import Record
-from benchbench.model.run import RunInfo
-from benchbench.model.status import Status
+from benchbench.model.run import Record, RunInfo
 from benchbench.reading import LARGEST
 from benchbench.store import artifacts, codec, runs
 from benchbench.store.validation import validate_path

@@ -16,7 +16,7 @@ from benchbench.launch.rank_transport import Follower, Group, GroupMember, Meeti
 from benchbench.launch.transport import Answer, Channel
 from benchbench.meeting import Rank, serve_ranks
 from benchbench.model.measurement import Failure
-from benchbench.model.world import World
+from benchbench.model.placement import World
 from benchbench.running.verification import decode_error
 from benchbench.wire import LineBuffer, authenticate
 from benchbench.worker.ranks import run_ranks

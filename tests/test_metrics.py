@@ -16,11 +16,10 @@ from benchbench.analyse.metrics import (
     geometric_mean,
 )
 from benchbench.analyse.rows import COLUMNS, P99_SAMPLES, data_frame, flatten, rows
+from benchbench.model.case import Status
 from benchbench.model.measurement import Failure, Measurement, Memory
 from benchbench.model.note import plain
-from benchbench.model.record import Record
-from benchbench.model.run import Run
-from benchbench.model.status import Status
+from benchbench.model.run import Record, Run
 from tests.factories import (
     a_case,
     a_cost,

@@ -17,10 +17,9 @@ from benchbench.backends.openvino import OpenVino
 from benchbench.backends.tensorflow import TensorFlow
 from benchbench.backends.torch import Torch
 from benchbench.errors import Unsupported
-from benchbench.model.case import Dtype
+from benchbench.model.case import Dtype, Status
 from benchbench.model.device import Device, DeviceClass
 from benchbench.model.measurement import Cost
-from benchbench.model.status import Status
 from benchbench.plan.cases import Plan, plan
 from benchbench.plan.suite import Selection, select
 from benchbench.worker import verify
@@ -32,7 +31,7 @@ from benchbench.worker.verify import tolerance
 from benchbench.workloads._reference.ops import Ops
 from benchbench.workloads.base import CONSUMER, OUTPUT, SOURCE, Draw, Operation, Program
 from benchbench.workloads.operations.vectors import SCALAR
-from benchbench.workloads.transfers.overlap import NEXT, PRODUCT
+from benchbench.workloads.transfers.copies import NEXT, PRODUCT
 from tests.factories import a_probe
 from tests.tiny import error_ratio
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
-from benchbench.model.world import ALONE
+from benchbench.model.placement import ALONE
 from benchbench.worker.verify import STEPS, sample_indices
 from benchbench.workloads._layers import Dense
 from benchbench.workloads._losses import MeanSquared

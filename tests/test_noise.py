@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from benchbench.diagnosis import noise
 from benchbench.diagnosis.noise import Noise, case_noise, split_sides, suggest_threshold
 from benchbench.documents.doctor import noise_document
-from benchbench.model.record import Record
+from benchbench.model.run import Record
 from benchbench.timing.policy import POLICIES
 from tests.factories import a_case, a_failure, a_measurement, a_record, a_run_info, some_rounds
 from tests.program import accelbench

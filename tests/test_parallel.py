@@ -15,21 +15,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
-from benchbench.analyse.scaling import SHARED_CORES, Scaling, scalings
-from benchbench.analyse.view import RunView
+from benchbench.analyse.scaling import SHARED_CORES, RunView, Scaling, scalings
 from benchbench.backends.base import Backend, backend_class
 from benchbench.documents.document import Sweeps
 from benchbench.documents.run import RunReport, report_document
 from benchbench.documents.run_table import UNSURE
 from benchbench.model.case import Case, Dtype, Phase, Scalar
-from benchbench.model.measurement import Failure
+from benchbench.model.measurement import Failure, combined
 from benchbench.model.note import NoteKind, note
-from benchbench.model.placement import ONE_DEVICE, Placement, Strategy
-from benchbench.model.ranks import combined
-from benchbench.model.record import Record
-from benchbench.model.run import Run
-from benchbench.model.world import World
-from benchbench.plan.devices import division_obstacle, supported_strategies
+from benchbench.model.placement import ONE_DEVICE, Placement, Strategy, World
+from benchbench.model.run import Record, Run
+from benchbench.plan.cases import division_obstacle, supported_strategies
 from benchbench.running.verification import computation_name, replicas
 from benchbench.workloads._programs import torch_parallel
 from benchbench.workloads.base import Draw, Training

@@ -13,19 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchbench.analyse.rows import flatten, rows
-from benchbench.analyse.scaling import scalings
-from benchbench.analyse.view import RunView
+from benchbench.analyse.scaling import RunView, scalings
 from benchbench.documents.run import report_document
 from benchbench.errors import UsageError
-from benchbench.model.case import Case, Dtype, Phase
-from benchbench.model.measurement import Failure
+from benchbench.model.case import Case, Dtype, Phase, Status
+from benchbench.model.measurement import Failure, combined
 from benchbench.model.note import NoteKind, note
-from benchbench.model.placement import Placement, Strategy
-from benchbench.model.ranks import combined
+from benchbench.model.placement import Placement, Strategy, World
 from benchbench.model.run import Run
-from benchbench.model.status import Status
-from benchbench.model.world import World
-from benchbench.plan.devices import division_obstacle
+from benchbench.plan.cases import division_obstacle
 from benchbench.worker.program import loss_of
 from benchbench.workloads.network import cut_chain
 from benchbench.workloads.networks.convnet import ConvnetTrain

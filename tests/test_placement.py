@@ -21,8 +21,7 @@ from benchbench.model.device import Target
 from benchbench.model.measurement import Measurement
 from benchbench.model.options import parse_environment
 from benchbench.model.placement import ONE_DEVICE, Placement, Strategy, split_suffix, suffix
-from benchbench.model.record import Record
-from benchbench.model.run import Settings
+from benchbench.model.run import Record, Settings
 from benchbench.plan.rerun import parse_variant
 from benchbench.plan.suite import environments
 from benchbench.running import recording

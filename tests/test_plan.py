@@ -7,12 +7,10 @@ import pytest
 
 from benchbench.documents.plan import plan_document
 from benchbench.errors import UsageError
-from benchbench.model.case import Dtype
+from benchbench.model.case import Dtype, Status
 from benchbench.model.device import Device, DeviceClass, Probe, Target
 from benchbench.model.options import parse_params
-from benchbench.model.status import Status
-from benchbench.plan.cases import Plan, plan
-from benchbench.plan.devices import check_devices
+from benchbench.plan.cases import Plan, check_devices, plan
 from benchbench.plan.estimates import footprint_bytes, process_s
 from benchbench.plan.suite import Entry, Selection, Suite, select, unchanged_sizes
 from benchbench.timing.policy import POLICIES

@@ -12,11 +12,10 @@ from benchbench.analyse.rows import COLUMNS, flatten, rows
 from benchbench.documents.plan import has_failures, run_summary
 from benchbench.judging.comparison import compare_runs
 from benchbench.launch.catalogue import workload_at
-from benchbench.model.case import Case, Dtype
+from benchbench.model.case import Case, Dtype, Verdict
 from benchbench.model.measurement import Measurement
 from benchbench.model.placement import Placement, Strategy
 from benchbench.model.run import Run
-from benchbench.model.status import Verdict
 from tests.factories import a_case, a_cost, a_measurement, a_record, a_run, a_run_info
 
 H100 = "NVIDIA H100 80GB HBM3"  # 989 TFLOP/s in bfloat16, 3.35 TB/s

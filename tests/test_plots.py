@@ -11,7 +11,7 @@ from benchbench.exporters._figure import Role, layout_of
 from benchbench.exporters._panels import colour, is_wide
 from benchbench.exporters.svg import Svg
 from benchbench.model.placement import Placement, Strategy
-from benchbench.model.record import Record
+from benchbench.model.run import Record
 from benchbench.registry import entry_names
 from tests.factories import a_case, a_cost, a_run, some_rounds
 from tests.rendering import rendered

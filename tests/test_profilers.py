@@ -13,7 +13,7 @@ import pytest
 from benchbench.backends.base import Session, backend_class
 from benchbench.backends.onnxruntime import WARM_STEPS
 from benchbench.model.case import Dtype
-from benchbench.profiling.tables import CUT_OFF
+from benchbench.profiling import CUT_OFF
 from benchbench.worker.jobs import MAX_EVENTS, limit_events
 from tests.brief import BRIEFLY
 from tests.conftest import THREADS

@@ -12,8 +12,15 @@ from inline_snapshot import snapshot
 from benchbench.documents.profile import differences_document, profile_document
 from benchbench.errors import UsageError
 from benchbench.model.profile import Operator, Profile
-from benchbench.profiling.differences import difference, pairs
-from benchbench.profiling.tables import Kind, OperatorTable, kind, operator_table, select_profiles
+from benchbench.profiling import (
+    Kind,
+    OperatorTable,
+    difference,
+    kind,
+    operator_table,
+    pairs,
+    select_profiles,
+)
 from tests.factories import a_case, a_profile, a_profiled, an_operator
 from tests.rendering import rendered
 

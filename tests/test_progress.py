@@ -12,10 +12,9 @@ import pytest
 from benchbench.cli.live import Lines
 from benchbench.documents.plan import left_out_summary
 from benchbench.format import at_words, duration
-from benchbench.model.case import LeftOut
+from benchbench.model.case import LeftOut, Status
 from benchbench.model.note import NoteKind, note
 from benchbench.model.run import Partner, RunInfo
-from benchbench.model.status import Status
 from benchbench.running.observer import line
 from tests.factories import a_case, a_failure, a_left_out, a_measurement, a_record, a_run_info
 from tests.program import environment, folders_for, start_accelbench

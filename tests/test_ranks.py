@@ -17,9 +17,8 @@ from benchbench.documents.run import report_document
 from benchbench.errors import UnreadableInput
 from benchbench.launch.pool import WorkerPool
 from benchbench.model.device import Target
-from benchbench.model.measurement import Cost, Measurement, Memory
+from benchbench.model.measurement import Cost, Measurement, Memory, combined
 from benchbench.model.placement import Placement, Strategy
-from benchbench.model.ranks import combined
 from benchbench.model.run import Settings
 from benchbench.running import recording
 from benchbench.running.observer import RunObserver

@@ -17,9 +17,8 @@ from benchbench.choosing.sessions import read_evidence
 from benchbench.errors import UsageError
 from benchbench.judging.comparison import compare_runs
 from benchbench.judging.series import series
-from benchbench.model.case import last_names
+from benchbench.model.case import Verdict, last_names
 from benchbench.model.run import Run
-from benchbench.model.status import Verdict
 from tests.factories import a_case, a_run, some_rounds
 from tests.program import accelbench, git
 

@@ -13,12 +13,10 @@ from benchbench.documents.run_table import REPORT_COLUMNS, UNSURE, column_names
 from benchbench.errors import UsageError
 from benchbench.exporters._text import foot
 from benchbench.exporters.terminal import Terminal
-from benchbench.model.case import Cache, Case, Dtype
+from benchbench.model.case import Cache, Case, Dtype, Status
 from benchbench.model.measurement import Memory
 from benchbench.model.note import NoteKind, note
-from benchbench.model.record import Record
-from benchbench.model.run import Run, Settings
-from benchbench.model.status import Status
+from benchbench.model.run import Record, Run, Settings
 from benchbench.plan.commands import longer_command
 from benchbench.store.runs import read_run
 from tests.factories import (

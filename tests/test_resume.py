@@ -19,14 +19,13 @@ from benchbench.analyse.digest import digest
 from benchbench.analyse.rows import rows
 from benchbench.errors import CannotWrite, UsageError
 from benchbench.judging.comparison import compare_runs
+from benchbench.model.case import Verdict
 from benchbench.model.note import NoteKind
-from benchbench.model.record import Record
-from benchbench.model.run import Partner, Policy, Run
-from benchbench.model.status import Verdict
+from benchbench.model.run import Partner, Policy, Record, Run
 from benchbench.running import recording
 from benchbench.running.observer import RunObserver
 from benchbench.running.resume import differences
-from benchbench.store import codec, naming, runs, selectors
+from benchbench.store import codec, disk, runs, selectors
 from benchbench.store.codec import seal_text
 from benchbench.store.disk import lock
 from benchbench.timing.policy import budget_policy
@@ -146,7 +145,7 @@ def test_missing_records_are_measured_as_another_part(ended: Path, tmp_path: Pat
 @pytest.mark.real
 def test_the_newest_run_that_was_interrupted_is_resumed(ended: Path, tmp_path: Path) -> None:
     older = interrupted(ended, tmp_path)
-    runs.store_run(tmp_path / "results", a_run(id=naming.new_id()))
+    runs.store_run(tmp_path / "results", a_run(id=disk.new_id()))
     accelbench("run", "--resume", cwd=tmp_path, **only("honest"))
     assert runs.progress(older) is runs.Progress.ENDED
     output = accelbench("run", "--resume", cwd=tmp_path, code=2).stderr

@@ -17,7 +17,7 @@ from benchbench.launch.transport import Answer, JobEnd, Message, RunningJob
 from benchbench.machine.sampler import CycleWatch, Sources, TurnSampler
 from benchbench.model.case import Case
 from benchbench.model.note import Note, NoteKind
-from benchbench.model.record import Record
+from benchbench.model.run import Record
 from benchbench.running.heat import LiveCase, measure_heat, run_heat, turn_seconds
 from benchbench.timing.policy import POLICIES
 from tests.factories import a_case, a_record

@@ -15,12 +15,10 @@ from benchbench.analyse.rows import rows
 from benchbench.errors import UsageError
 from benchbench.launch.transport import Answer, JobEnd
 from benchbench.launch.workers import Job
-from benchbench.model.case import Case, Phase
+from benchbench.model.case import Case, Phase, Status
 from benchbench.model.note import NoteKind
 from benchbench.model.options import seconds_in
-from benchbench.model.record import Record
-from benchbench.model.run import Policy
-from benchbench.model.status import Status
+from benchbench.model.run import Policy, Record
 from benchbench.running import recording
 from benchbench.running.observer import RunObserver
 from benchbench.running.schedule import (

@@ -34,8 +34,8 @@ from benchbench.judging.sessions import (
     session_deviation,
     symmetry_p,
 )
+from benchbench.model.case import Verdict
 from benchbench.model.options import Variance
-from benchbench.model.status import Verdict
 from benchbench.stats import Difference, VariancePrior
 from studies.sessions import (
     CASES,

@@ -13,7 +13,7 @@ from scipy import stats as oracle
 
 from benchbench.judging.sessions import MIN_SESSIONS, hours_of, session_deviation
 from benchbench.stats import deviation, holm, mean, paired
-from benchbench.store.naming import start_time
+from benchbench.store.disk import start_time
 from tests.factories import a_run_info
 
 logs = st.lists(st.floats(-5, 5), min_size=3, max_size=6)

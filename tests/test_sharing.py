@@ -13,11 +13,10 @@ from benchbench import api
 from benchbench.analyse.rows import rows
 from benchbench.errors import CannotWrite
 from benchbench.machine.environment import is_hashed, name_hashes
-from benchbench.model.case import Dtype
+from benchbench.model.case import Dtype, Status
 from benchbench.model.measurement import Failure, Measurement
 from benchbench.model.note import plain
 from benchbench.model.run import Partner, Resumption
-from benchbench.model.status import Status
 from benchbench.store import runs
 from benchbench.store.validation import validate_path
 from tests.factories import (

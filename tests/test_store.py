@@ -22,15 +22,14 @@ from benchbench.analyse.metrics import METRICS
 from benchbench.cli.screen import write_files
 from benchbench.documents.run_list import runs_document
 from benchbench.errors import CannotWrite, UnreadableInput
-from benchbench.model.case import Dtype
+from benchbench.model.case import Dtype, Status
 from benchbench.model.measurement import Measurement, Telemetry, Window
 from benchbench.model.note import NoteKind, note, plain
-from benchbench.model.record import SCHEMA, Record
-from benchbench.model.status import Status
+from benchbench.model.run import SCHEMA, Record
 from benchbench.reading import LARGEST, parse_json
-from benchbench.store import codec, disk, naming, runs, selectors
+from benchbench.store import codec, disk, runs, selectors
 from benchbench.store.codec import seal_text
-from benchbench.summaries.cache import read_summaries
+from benchbench.summaries import read_summaries
 from tests.factories import (
     a_case,
     a_failure,
@@ -48,7 +47,7 @@ PROJECT = Path(__file__).parent.parent
 
 
 def a_stored_run(root: Path, *records: Record, name: str = "") -> Path:
-    info = a_run_info(id=name or naming.new_id())
+    info = a_run_info(id=name or disk.new_id())
     with runs.create_run(root, info) as writer:
         for record in records:
             writer.append(record)
@@ -76,20 +75,20 @@ def python(code: str, *arguments: str) -> subprocess.Popen[str]:
 
 def test_an_id_is_a_ulid_of_the_published_alphabet_and_starts_with_the_time() -> None:
     # 01ARYZ6S41 is the time part of the example in the ULID specification.
-    made_id = naming.IdSource()(now=1469918176.385, randomness=lambda count: b"\0" * count)
+    made_id = disk.IdSource()(now=1469918176.385, randomness=lambda count: b"\0" * count)
     assert made_id == "01ARYZ6S41" + "0" * 16
 
 
 @given(st.lists(st.floats(0, 4e9), min_size=2, max_size=50))
 def test_ids_of_one_process_increase_despite_clock_changes(times: list[float]) -> None:
-    source = naming.IdSource()
+    source = disk.IdSource()
     ids = [source(now) for now in times]
     assert ids == sorted(set(ids))
-    assert all(naming.ULID.fullmatch(name) for name in ids)
+    assert all(disk.ULID.fullmatch(name) for name in ids)
 
 
 def test_processes_forked_within_a_millisecond_make_different_ids() -> None:
-    source = naming.IdSource()
+    source = disk.IdSource()
     source(now=1.0, randomness=lambda count: b"\xff" * count)
     assert copy.copy(source)(now=1.0) != copy.copy(source)(now=1.0)
 
@@ -98,10 +97,10 @@ def test_processes_forked_within_a_millisecond_make_different_ids() -> None:
 def test_eight_processes_creating_runs_at_once_all_get_their_own(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path\n"
-        "from benchbench.store import naming, runs; from tests import factories\n"
+        "from benchbench.store import disk, runs; from tests import factories\n"
         "print('ready', flush=True); sys.stdin.readline()\n"
         "for _ in range(10):\n"
-        "    info = factories.a_run_info(id=naming.new_id())\n"
+        "    info = factories.a_run_info(id=disk.new_id())\n"
         "    with runs.create_run(Path(sys.argv[1]), info) as writer: writer.append(factories.a_record())\n"
         "    print(info.id)\n"
     )
@@ -123,7 +122,7 @@ def test_eight_processes_creating_runs_at_once_all_get_their_own(tmp_path: Path)
 
 def test_a_run_is_read_back_unchanged(tmp_path: Path) -> None:
     records = (a_record(), a_record(a_failure(), round=1))
-    info = a_run_info(id=naming.new_id())
+    info = a_run_info(id=disk.new_id())
     with runs.create_run(tmp_path, info) as writer:
         for record in records:
             writer.append(record)
@@ -187,7 +186,7 @@ def test_a_file_in_place_of_the_results_folder_is_an_error(tmp_path: Path, block
     (root / blocked).parent.mkdir(exist_ok=True)
     (root / blocked).write_text("in the way")
     with pytest.raises(CannotWrite, match=re.escape(str(root))) as caught:
-        runs.create_run(root, a_run_info(id=naming.new_id()))
+        runs.create_run(root, a_run_info(id=disk.new_id()))
     assert caught.value.exit_code == 6
     assert caught.value.hint
     assert (root / blocked).read_text() == "in the way"
@@ -569,7 +568,7 @@ def test_a_missing_head_or_a_huge_one_is_unreadable_input(tmp_path: Path) -> Non
 
 def test_runs_are_listed_newest_last_and_only_runs(tmp_path: Path) -> None:
     times = [2e9, 1e9, 1.5e9]
-    names = [naming.IdSource()(now) for now in times]
+    names = [disk.IdSource()(now) for now in times]
     for name in names:
         a_stored_run(tmp_path, name=name)
     a_stored_run(tmp_path, name="zebra")  # renamed, so its name does not contain its time
@@ -580,7 +579,7 @@ def test_runs_are_listed_newest_last_and_only_runs(tmp_path: Path) -> None:
 
 
 def test_a_run_is_found_by_id_prefix_or_age(tmp_path: Path) -> None:
-    old, new = naming.IdSource()(1e9), naming.IdSource()(2e9)
+    old, new = disk.IdSource()(1e9), disk.IdSource()(2e9)
     for name in (old, new):
         a_stored_run(tmp_path, name=name)
     folder = tmp_path / "runs"
@@ -593,7 +592,7 @@ def test_a_run_is_found_by_id_prefix_or_age(tmp_path: Path) -> None:
 @pytest.fixture
 def copied(tmp_path: Path) -> tuple[Path, str, str]:
     """A store with two runs, the older one also under two other names, one of them later; and the names."""
-    old, new, later = (naming.IdSource()(age) for age in (1e9, 2e9, 3e9))
+    old, new, later = (disk.IdSource()(age) for age in (1e9, 2e9, 3e9))
     for name in (old, new):
         a_stored_run(tmp_path, *some_records(1), name=name)
     earlier = old[:-1] + ("1" if old.endswith("0") else "0")
@@ -703,7 +702,7 @@ def test_without_a_run_the_hint_is_how_to_create_one(tmp_path: Path) -> None:
 
 
 def test_an_ambiguous_beginning_lists_the_candidates(tmp_path: Path) -> None:
-    names = [naming.IdSource()(1e9 + second) for second in range(7)]
+    names = [disk.IdSource()(1e9 + second) for second in range(7)]
     for name in names:
         a_stored_run(tmp_path, name=name)
     with pytest.raises(UnreadableInput, match="beginning of 7 runs") as caught:
@@ -720,7 +719,7 @@ def test_a_mistyped_id_has_the_nearest_one_as_hint(tmp_path: Path) -> None:
 
 def test_an_age_beyond_the_oldest_run_has_a_hint(tmp_path: Path) -> None:
     for second in range(3):
-        a_stored_run(tmp_path, name=naming.IdSource()(1e9 + second))
+        a_stored_run(tmp_path, name=disk.IdSource()(1e9 + second))
     with pytest.raises(UnreadableInput, match="latest~3") as caught:
         selectors.find_run(tmp_path, "latest~3")
     assert caught.value.hint == "The oldest is latest~2."
@@ -919,11 +918,11 @@ def test_a_reports_plots_follow_no_link_out_of_the_run(tmp_path: Path) -> None:
 
 
 def test_the_latest_run_does_not_depend_on_the_clock(tmp_path: Path) -> None:
-    ahead = naming.IdSource()(now=4e9)
+    ahead = disk.IdSource()(now=4e9)
     a_stored_run(tmp_path, name=ahead)
     code = (
-        "import sys; from pathlib import Path; from benchbench.store import naming, selectors\n"
-        "root = Path(sys.argv[1]); selectors.follow_stored_ids(root); print(naming.new_id())"
+        "import sys; from pathlib import Path; from benchbench.store import disk, selectors\n"
+        "root = Path(sys.argv[1]); selectors.follow_stored_ids(root); print(disk.new_id())"
     )
     after, error = python(code, str(tmp_path)).communicate(timeout=60)
     assert after.strip() > ahead, error
@@ -932,8 +931,8 @@ def test_the_latest_run_does_not_depend_on_the_clock(tmp_path: Path) -> None:
 
 
 def test_the_start_time_is_read_from_a_ulid_or_else_from_the_head() -> None:
-    assert naming.start_time(a_run_info(id=naming.IdSource()(now=1.5e9))) == 1.5e9
-    assert naming.start_time(a_run_info(id="main", started="2026-01-02T00:00:00+00:00")) == 1767312000.0
+    assert disk.start_time(a_run_info(id=disk.IdSource()(now=1.5e9))) == 1.5e9
+    assert disk.start_time(a_run_info(id="main", started="2026-01-02T00:00:00+00:00")) == 1767312000.0
 
 
 def test_an_unreadable_run_is_skipped_and_the_others_are_read(tmp_path: Path) -> None:

@@ -20,11 +20,10 @@ from benchbench.launch.pool import WorkerPool
 from benchbench.launch.process import GRACE_S, LocalWorker
 from benchbench.launch.transport import Answer, JobEnd
 from benchbench.launch.workers import LostDevices
-from benchbench.model.case import Case
+from benchbench.model.case import Case, Status
 from benchbench.model.device import Target
 from benchbench.model.measurement import Failure
 from benchbench.model.run import Settings
-from benchbench.model.status import Status
 from benchbench.running.verification import Verified, decode_outcome, verify_job
 from tests.factories import a_case
 

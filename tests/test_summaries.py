@@ -11,18 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from benchbench import summaries
 from benchbench.analyse.metrics import METRICS, metric_named
 from benchbench.choosing.sessions import read_evidence
 from benchbench.documents.history import history_document
 from benchbench.judging.series import trends
-from benchbench.model.case import LeftOut
-from benchbench.model.record import Record
-from benchbench.model.run import Partner, Run
-from benchbench.model.status import Status
+from benchbench.model.case import LeftOut, Status
+from benchbench.model.run import Partner, Record, Run
 from benchbench.store import runs
-from benchbench.summaries import cache
-from benchbench.summaries.cache import read_summaries
-from benchbench.summaries.summary import RunSummary, summarise
+from benchbench.summaries import RunSummary, read_summaries, summarise
 from tests.factories import a_case, a_failure, a_machine, a_record, a_run, some_rounds
 from tests.program import environment
 from tests.test_architecture import ROOT
@@ -143,7 +140,7 @@ def test_another_code_version_ignores_the_cache(tmp_path: Path, monkeypatch: pyt
     root = store(tmp_path / "results", [a_run()])
     read_all_summaries(root)
     spoil(root, same_time=True)
-    monkeypatch.setattr(cache, "code_version", lambda: "another")
+    monkeypatch.setattr(summaries, "code_version", lambda: "another")
     (summary,) = read_all_summaries(root)
     assert summary.damaged
 
@@ -205,7 +202,7 @@ def test_an_unwritable_cache_is_ignored(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_locked_cache_is_ignored(tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = store(tmp_path / "results", all_kinds())
     expected = read_all_summaries(root)
-    monkeypatch.setattr(cache, "LOCK_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(summaries, "LOCK_TIMEOUT_S", 0.0)
     (path,) = files_of(own_cache)
     with sqlite3.connect(path) as connection:
         connection.execute("BEGIN EXCLUSIVE")
@@ -219,7 +216,7 @@ def test_a_cache_on_a_full_disk_is_ignored(tmp_path: Path, own_cache: Path) -> N
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
         "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)); "
         "from benchbench.analyse.metrics import METRICS; "
-        "from benchbench.summaries.cache import read_summaries; "
+        "from benchbench.summaries import read_summaries; "
         "print(*(each.id for each in read_summaries(Path(sys.argv[1]), METRICS, skipped=sys.exit)))"
     )
     command = [sys.executable, "-c", program, str(root)]

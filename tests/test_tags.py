@@ -10,7 +10,7 @@ from benchbench.errors import AccelbenchWarning, UsageError
 from benchbench.model.options import parse_tags
 from benchbench.plan.revision import commit_tag, current_commit
 from benchbench.pytest_plugin.session import session
-from benchbench.store import naming, runs, selectors
+from benchbench.store import disk, runs, selectors
 from tests.factories import a_run
 from tests.program import accelbench, git
 
@@ -44,7 +44,7 @@ def test_a_malformed_tag_is_refused_with_a_hint(typed: list[str]) -> None:
 
 
 def test_hashes_are_shortened_for_display() -> None:
-    text = naming.tags_text({"commit": f"{'0123456789ab'}{'c' * 28}-dirty", "branch": "deadbeef"})
+    text = disk.tags_text({"commit": f"{'0123456789ab'}{'c' * 28}-dirty", "branch": "deadbeef"})
     assert text == "commit=0123456789ab-dirty, branch=deadbeef"
 
 

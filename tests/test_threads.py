@@ -18,8 +18,7 @@ from benchbench.launch.workers import Template, template_of
 from benchbench.machine.sampler import Watch
 from benchbench.model.device import Target
 from benchbench.model.options import MeasureOptions, from_keywords, parse_threads
-from benchbench.model.record import Record
-from benchbench.model.run import Settings
+from benchbench.model.run import Record, Settings
 from benchbench.plan.cases import plan
 from benchbench.plan.suite import load_suite
 from benchbench.running import recording

@@ -22,12 +22,11 @@ from benchbench.launch.process import JobFolder
 from benchbench.launch.project import UserCode
 from benchbench.launch.transport import Answer, Channel, Files, Greeting, JobEnd, Message, Worker
 from benchbench.machine.sampler import TurnSampler
-from benchbench.model.case import Case
+from benchbench.model.case import Case, Status
 from benchbench.model.device import Target
 from benchbench.model.measurement import Failure, Measurement
 from benchbench.model.options import Isolation
 from benchbench.model.run import Settings
-from benchbench.model.status import Status
 from benchbench.running import recording, verification
 from benchbench.running.observer import RunObserver
 from benchbench.timing.policy import POLICIES

@@ -26,11 +26,10 @@ from benchbench.exporters.csv import Csv
 from benchbench.judging.change_points import change_points
 from benchbench.judging.comparison import compare_runs
 from benchbench.judging.series import FAILED, UNDECIDED, Trend, shared_changes, trends
+from benchbench.model.case import Verdict
 from benchbench.model.measurement import Memory, RankSamples
 from benchbench.model.options import Allocator, Isolation
-from benchbench.model.record import Record
-from benchbench.model.run import Run, Settings
-from benchbench.model.status import Verdict
+from benchbench.model.run import Record, Run, Settings
 from benchbench.store import runs as store
 from tests.factories import (
     a_case,

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("torch")
 
 import benchbench
-from benchbench.model.status import Verdict
+from benchbench.model.case import Verdict
 from benchbench.model.user_model import parse_spec
 from benchbench.running.observer import RunObserver
 from benchbench.worker.user_models import torch_module

@@ -18,8 +18,7 @@ from benchbench.worker.user_models import torch_module
 from benchbench.worker.user_models.describe import describe_model
 from benchbench.worker.user_models.lookup import model_workload
 from benchbench.worker.user_models.reference import model_reference, with_expected
-from benchbench.worker.user_models.torch_objective import objective_of
-from benchbench.worker.user_models.torch_training import ModelTraining
+from benchbench.worker.user_models.torch_training import ModelTraining, objective_of
 from benchbench.worker.user_models.training_reference import training_reference
 from benchbench.worker.verify import Reference, output_deviation, output_elements, trained_elements, worst
 from benchbench.workloads.base import Draw

@@ -21,8 +21,7 @@ from benchbench.worker import after_timing
 from benchbench.worker.program import Runner, WrongResult, build, loss_of
 from benchbench.worker.user_models import torch_module, torch_training
 from benchbench.worker.user_models.describe import describe_model
-from benchbench.worker.user_models.torch_objective import objective_of
-from benchbench.worker.user_models.torch_training import ModelTraining
+from benchbench.worker.user_models.torch_training import ModelTraining, objective_of
 from benchbench.worker.user_models.training_reference import DRAWS, sign_ambiguity, training_reference
 from benchbench.worker.verify import Deviation, trained_elements, worst
 from benchbench.workloads._reference.torch_rounding import Rounding

@@ -23,11 +23,10 @@ from benchbench.judging.comparison import compare_runs
 from benchbench.launch import catalogue, user_models
 from benchbench.launch.transport import Answer, Message
 from benchbench.model import user_model
-from benchbench.model.case import Scalar
+from benchbench.model.case import Scalar, Status, Verdict
 from benchbench.model.note import NoteKind, note
 from benchbench.model.options import MeasureOptions, from_keywords
 from benchbench.model.run import Run, Settings
-from benchbench.model.status import Status, Verdict
 from benchbench.model.user_model import ModelSpec, looks_like_model, parse_spec
 from benchbench.running.request import max_error, request
 from benchbench.store import codec

@@ -19,8 +19,7 @@ from benchbench.gate import baselines
 from benchbench.gate.baselines import read_session
 from benchbench.model.case import Cache
 from benchbench.model.placement import Placement, Strategy
-from benchbench.model.record import Record
-from benchbench.model.run import Partner, Resumption
+from benchbench.model.run import Partner, Record, Resumption
 from benchbench.plan.suite import load_suite, suite_names, suite_path
 from benchbench.store import codec, runs
 from benchbench.store.codec import seal_text

@@ -9,9 +9,8 @@ import pytest
 
 from benchbench.launch.transport import Answer, JobEnd
 from benchbench.launch.workers import Job
-from benchbench.model.case import Cache, Case, Dtype, Phase
+from benchbench.model.case import Cache, Case, Dtype, Phase, Status
 from benchbench.model.measurement import Failure
-from benchbench.model.status import Status
 from benchbench.running.verification import (
     References,
     check_name,

@@ -13,7 +13,7 @@ import benchbench
 from benchbench.launch import catalogue
 from benchbench.meeting import rank_cores
 from benchbench.model.measurement import Batch
-from benchbench.model.world import World
+from benchbench.model.placement import World
 from benchbench.timing.policy import POLICIES
 from benchbench.timing.sampling import AgreedTimer, measure_steps
 from benchbench.worker.children import children

@@ -9,14 +9,12 @@ from hypothesis import strategies as st
 import benchbench
 from benchbench.backends.fake import Fake
 from benchbench.errors import SuiteError, UsageError
-from benchbench.model.case import LeftOut
+from benchbench.model.case import LeftOut, Status
 from benchbench.model.device import Device, DeviceClass, Probe
 from benchbench.model.measurement import Measurement
 from benchbench.model.options import MeasureOptions
-from benchbench.model.status import Status
-from benchbench.model.world import World
-from benchbench.plan.cases import Plan, entry_plans, plan
-from benchbench.plan.devices import check_devices, requested_devices
+from benchbench.model.placement import World
+from benchbench.plan.cases import Plan, check_devices, entry_plans, plan, requested_devices
 from benchbench.plan.suite import (
     Entry,
     Selection,

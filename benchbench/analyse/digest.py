@@ -18,12 +18,10 @@ from benchbench.analyse.rows import UNTRUSTED_STATUSES
 from benchbench.format import share
 from benchbench.machine.conditions import contended
 from benchbench.machine.environment import same_hardware
-from benchbench.model.case import Case, Scalar, present_id, present_names
+from benchbench.model.case import Case, Scalar, Status, present_id, present_names
 from benchbench.model.device import Machine
 from benchbench.model.measurement import Cost, Failure, Measurement, ModelFacts
-from benchbench.model.record import Record
-from benchbench.model.run import Partner, Policy, Run, Settings
-from benchbench.model.status import Status
+from benchbench.model.run import Partner, Policy, Record, Run, Settings
 from benchbench.stats import mean
 
 SCHEMA = 1  # version of a digest on disk; 1 is the first

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import starmap
 from statistics import NormalDist, variance
-from typing import TYPE_CHECKING
 
 from benchbench.machine.conditions import other_cores, step_s, stolen_cores, tolerated_cores
 from benchbench.model.measurement import Measurement, calm_indices
 from benchbench.model.note import Note, NoteKind, note
 from benchbench.stats import mean, median
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 MIN_ROUNDS = 2  # needed for a spread: with as many better rounds, the others are left out
 UNBOUNDED = 100.0  # as a logarithm and as cores: more than any slowdown

@@ -28,13 +28,11 @@ from benchbench.analyse.roofline import (
     position,
 )
 from benchbench.machine.conditions import condition_notes, mean_notes, median_clocks_mhz, step_s
-from benchbench.model.case import Case, LeftOut, Scalar
+from benchbench.model.case import Case, LeftOut, Scalar, Status
 from benchbench.model.measurement import AS_PLANNED, CONSUMER, OVERHEAD, SOURCE, Cost, Failure, Measurement
 from benchbench.model.note import CONTENTION, UNRANKED, Note, NoteKind, note
 from benchbench.model.placement import ONE_DEVICE
-from benchbench.model.record import Record
-from benchbench.model.run import Run, RunInfo
-from benchbench.model.status import Status
+from benchbench.model.run import Record, Run, RunInfo
 from benchbench.model.user_model import kind_of_version
 from benchbench.stats import deviation, median, quantile, robust_prior, t_quantile
 

@@ -21,13 +21,12 @@ from benchbench.model.run import Run
 from benchbench.running.observer import RunObserver
 from benchbench.store import runs, selectors
 from benchbench.store.selectors import results_folder
-from benchbench.summaries.cache import read_summaries
-from benchbench.summaries.summary import RunSummary, summaries
+from benchbench.summaries import RunSummary, read_summaries, summaries
 
 if TYPE_CHECKING:
     from benchbench.analyse.pricing import Prices
     from benchbench.choosing.choice import HardwareComparison
-    from benchbench.profiling.differences import ProfileDifference
+    from benchbench.profiling import ProfileDifference
 
 
 def compare(
@@ -135,10 +134,10 @@ def compare_profiles(
 
     Raises UsageError, UnreadableInput.
     """
-    from benchbench.profiling import differences
+    from benchbench import profiling
 
     before, after = (profile(run, cases=cases, results=results, observer=observer) for run in (ref, new))
-    return [differences.difference(*pair) for pair in differences.pairs(before, after)]
+    return [profiling.difference(*pair) for pair in profiling.pairs(before, after)]
 
 
 def hardware(

@@ -28,8 +28,7 @@ from benchbench.model.options import (
     several,
     takes_keywords,
 )
-from benchbench.model.record import Record
-from benchbench.model.run import Run, RunInfo
+from benchbench.model.run import Record, Run, RunInfo
 from benchbench.plan import rerun
 from benchbench.running import measure
 from benchbench.running.observer import Callbacks, RunObserver

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from benchbench.analyse.roofline import Ceiling
     from benchbench.documents.run import RunReport
     from benchbench.gate.baselines import Acceptance
-    from benchbench.profiling.tables import OperatorTable
+    from benchbench.profiling import OperatorTable
     from benchbench.running.observer import RunObserver
     from benchbench.store.merging import MergedRun
     from benchbench.store.sharing import SharedRun
@@ -181,19 +181,19 @@ def profile(
     `cases`: parts of cases' ids, or patterns of whole ones; by default all. The reasons for missing profiles
     are in the run's `unprofiled`, and noted to an `observer`. Raises UsageError, UnreadableInput.
     """
-    from benchbench.profiling import tables
+    from benchbench import profiling
     from benchbench.store import artifacts
 
     path = folder(run.info.id if isinstance(run, Run) else run, results)
     profiles, damaged = artifacts.read_profiles(path)
-    selected = tables.select_profiles(profiles, several(cases))
+    selected = profiling.select_profiles(profiles, several(cases))
     if observer:
         for profiled in selected:
             if isinstance(profiled.outcome, Failure):
                 observer.note(f"no profile of {profiled.case.id}: {profiled.outcome.message}")
         for text in damaged:
             observer.note(f"damaged: {text}")
-    return tables.profile_tables(runs.read_run(path), selected)
+    return profiling.profile_tables(runs.read_run(path), selected)
 
 
 def baseline_set(

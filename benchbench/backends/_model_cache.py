@@ -1,13 +1,16 @@
-"""Cache of models that a process of the run exported or compiled, for its other processes."""
+"""Cache of models that a process of the run exported or compiled (AOTInductor), for its other processes."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import tempfile
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from benchbench.backends._torch import as_module
 from benchbench.model.case import Dtype
 
 if TYPE_CHECKING:
@@ -64,3 +67,50 @@ def cache_model(path: Path, name: str) -> None:
 def _path_of(name: str) -> Path | None:
     folder = os.environ.get(EXPORTED)
     return Path(folder) / name if folder and name else None
+
+
+SUFFIX = ".pt2"
+
+
+def package_step(step: Callable[..., Any], inputs: tuple[Any, ...], folder: Path) -> Path:
+    """Compile the step for these inputs into a package in `folder`, with its weights."""
+    import torch
+
+    with torch.no_grad():
+        program = torch.export.export(as_module(step), inputs)
+    path = folder / f"model{SUFFIX}"
+    torch._inductor.aoti_compile_and_package(program, package_path=str(path))
+    return path
+
+
+def cache_package(step: Callable[..., Any], inputs: tuple[Any, ...], name: str) -> None:
+    """Store the step's package for the other processes of the run, unless it exists."""
+    if cached_model(name) is None:
+        with tempfile.TemporaryDirectory(prefix="aoti-", dir=".") as folder:
+            cache_model(package_step(step, inputs, Path(folder)), name)
+
+
+class Packaged:
+    """Step that is loaded from its package on its first call, or compiled then if there is none.
+
+    `on_compiling`: called before a compilation.
+    """
+
+    def __init__(self, step: Callable[..., Any], name: str, on_compiling: Callable[[], None]) -> None:
+        self._step, self._name, self._on_compiling = step, name, on_compiling
+        self._loaded: Callable[..., Any] | None = None
+
+    def __call__(self, *inputs: Any) -> Any:
+        if self._loaded is None:
+            self._loaded = self._load(inputs)
+        return self._loaded(*inputs)
+
+    def _load(self, inputs: tuple[Any, ...]) -> Callable[..., Any]:
+        import torch
+
+        load: Callable[[str], Callable[..., Any]] = torch._inductor.aoti_load_package
+        if package := cached_model(self._name):
+            return load(str(package))
+        self._on_compiling()
+        with tempfile.TemporaryDirectory(prefix="aoti-", dir=".") as folder:
+            return load(str(package_step(self._step, inputs, Path(folder))))

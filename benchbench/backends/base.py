@@ -19,15 +19,13 @@ from benchbench.errors import Unsupported, text_of
 from benchbench.machine import kernel
 from benchbench.machine.environment import install_line
 from benchbench.model.case import AMP, Cache, Dtype, Phase
-from benchbench.model.device import Device, DeviceClass
+from benchbench.model.device import Device, DeviceClass, StartUp
 from benchbench.model.measurement import Batch, Memory
 from benchbench.model.note import Note
-from benchbench.model.placement import Strategy
+from benchbench.model.placement import ALONE, Spread, Strategy, World
 from benchbench.model.profile import Profile
 from benchbench.model.run import Settings
-from benchbench.model.startup import StartUp
 from benchbench.model.user_model import TORCH
-from benchbench.model.world import ALONE, Spread, World
 from benchbench.registry import load_class
 from benchbench.traces.spans import BEGIN, END, Recording
 

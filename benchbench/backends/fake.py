@@ -18,12 +18,11 @@ from benchbench.arrays import Array, Floats, Indices
 from benchbench.backends.base import CLEARING, Attached, Backend, Session, Timer
 from benchbench.errors import Unsupported
 from benchbench.model.case import Cache, Dtype
-from benchbench.model.device import Device, DeviceClass
+from benchbench.model.device import Device, DeviceClass, StartUp
 from benchbench.model.measurement import Batch, Memory
+from benchbench.model.placement import Spread, World
 from benchbench.model.profile import Profile
 from benchbench.model.run import Settings
-from benchbench.model.startup import StartUp
-from benchbench.model.world import Spread, World
 from benchbench.traces.spans import Span, TraceWindow, summarise
 from benchbench.workloads.base import Program, Workload
 

@@ -25,12 +25,11 @@ from benchbench.errors import Unsupported
 from benchbench.machine.kernel import tpu_chips
 from benchbench.machine.peaks import LARGEST_CACHE
 from benchbench.model.case import AMP, Cache, Dtype, Phase
-from benchbench.model.device import NOT_MEASURED, Device, DeviceClass
+from benchbench.model.device import NOT_MEASURED, Device, DeviceClass, StartUp
 from benchbench.model.measurement import Memory
+from benchbench.model.placement import Spread, World
 from benchbench.model.profile import Profile
 from benchbench.model.run import Settings
-from benchbench.model.startup import StartUp
-from benchbench.model.world import Spread, World
 from benchbench.traces import xla
 
 if TYPE_CHECKING:

@@ -20,10 +20,9 @@ from benchbench.backends.base import FULL_MEMORY, PrecisionMismatch, Session
 from benchbench.errors import Unsupported
 from benchbench.machine.kernel import cpu_flags
 from benchbench.model.case import Cache, Dtype, Phase
-from benchbench.model.device import NOT_MEASURED, Device, DeviceClass
+from benchbench.model.device import NOT_MEASURED, Device, DeviceClass, StartUp
 from benchbench.model.measurement import Memory
 from benchbench.model.profile import Profile
-from benchbench.model.startup import StartUp
 from benchbench.traces import onnxruntime as _ort
 
 OTHER_PROVIDERS = {

@@ -13,10 +13,9 @@ from benchbench.backends._onnx import ExportedSession, ExportingBackend, require
 from benchbench.backends.base import Session
 from benchbench.errors import Unsupported
 from benchbench.model.case import Cache, Dtype, Phase
-from benchbench.model.device import NOT_MEASURED, Device, DeviceClass
+from benchbench.model.device import NOT_MEASURED, Device, DeviceClass, StartUp
 from benchbench.model.measurement import Memory
 from benchbench.model.profile import Profile
-from benchbench.model.startup import StartUp
 from benchbench.traces.openvino import Counter, parse_profile
 
 CPU = "CPU"  # OpenVINO's name for the plugin

@@ -16,21 +16,18 @@ from time import perf_counter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from benchbench.backends._aoti import SUFFIX, Packaged, cache_package
-from benchbench.backends._model_cache import EXPORTED, model_name
+from benchbench.backends._model_cache import EXPORTED, SUFFIX, Packaged, cache_package, model_name
 from benchbench.backends._results import parts_of
 from benchbench.backends._torch import ON_THE_CPU, TorchSession
 from benchbench.backends.base import FULL_MEMORY, MIN_CLEARED, Attached, Backend, HostTimer, Session, Timer
 from benchbench.errors import Unsupported
 from benchbench.model.case import Cache, Dtype, Phase
-from benchbench.model.device import NOT_MEASURED, Device, DeviceClass
+from benchbench.model.device import NOT_MEASURED, Device, DeviceClass, StartUp
 from benchbench.model.measurement import Batch, Memory
 from benchbench.model.note import NoteKind, note
-from benchbench.model.placement import Strategy
+from benchbench.model.placement import Spread, Strategy, World
 from benchbench.model.profile import Profile
 from benchbench.model.run import Settings
-from benchbench.model.startup import StartUp
-from benchbench.model.world import Spread, World
 from benchbench.traces import chrome
 
 if TYPE_CHECKING:

@@ -15,13 +15,11 @@ from benchbench.backends.base import FULL_MEMORY, Backend, PrecisionMismatch, Se
 from benchbench.errors import Unsupported
 from benchbench.machine.kernel import tpu_chips
 from benchbench.model.case import Dtype
-from benchbench.model.device import Device, DeviceClass
+from benchbench.model.device import Device, DeviceClass, StartUp
 from benchbench.model.measurement import Memory
-from benchbench.model.placement import Strategy
+from benchbench.model.placement import Spread, Strategy, World
 from benchbench.model.profile import Profile
 from benchbench.model.run import Settings
-from benchbench.model.startup import StartUp
-from benchbench.model.world import Spread, World
 from benchbench.traces import xla
 
 STRICT = "highest"  # XLA's name for products in float32; the default on a TPU is bfloat16

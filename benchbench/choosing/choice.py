@@ -31,7 +31,7 @@ from benchbench.judging.sessions import ASSUMED_DEDICATED, ASSUMED_SHARED
 from benchbench.model.case import Case
 from benchbench.model.run import Run
 from benchbench.stats import Difference, mean
-from benchbench.summaries.summary import RunSummary, summaries
+from benchbench.summaries import RunSummary, summaries
 
 Key = TypeVar("Key")
 

@@ -26,8 +26,8 @@ from benchbench.model.case import Cache, Case, last_names, present_id
 from benchbench.model.placement import Strategy, suffix
 from benchbench.model.run import Run
 from benchbench.stats import Difference, deviation, mean, t_quantile
-from benchbench.store.naming import start_time
-from benchbench.summaries.summary import RunSummary, summaries
+from benchbench.store.disk import start_time
+from benchbench.summaries import RunSummary, summaries
 
 MACHINE_TAG = "machine"  # default tag with the name of a run's machine
 ID_DIGITS = 8  # of a machine's id, enough to distinguish thousands

@@ -11,7 +11,7 @@ from benchbench.cli.screen import print_message
 from benchbench.format import significant, visible
 from benchbench.model.measurement import Failure
 from benchbench.model.profile import Profiled
-from benchbench.model.record import Record
+from benchbench.model.run import Record
 from benchbench.redaction import process_redaction
 from benchbench.running import observer
 from benchbench.running.bisecting import BisectObserver, MeasuredPair

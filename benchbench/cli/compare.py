@@ -70,7 +70,7 @@ def compare_(
     """
     from benchbench import api
     from benchbench.documents import comparison
-    from benchbench.model.status import Verdict
+    from benchbench.model.case import Verdict
     from benchbench.plan.suite import fraction
 
     verdicts, files = [member(Verdict, name) for name in split_names(only)], outputs(out)

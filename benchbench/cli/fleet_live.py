@@ -13,7 +13,7 @@ from benchbench.cluster.receiver import ShareProgress
 from benchbench.documents.fleet import events_text
 from benchbench.format import visible
 from benchbench.model.measurement import Failure
-from benchbench.model.record import Record
+from benchbench.model.run import Record
 from benchbench.running import observer
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from benchbench.machine.conditions import step_s
 from benchbench.model.case import Case
 from benchbench.model.measurement import Failure, Measurement
 from benchbench.model.profile import Profiled
-from benchbench.model.record import Record
-from benchbench.model.run import Run, RunInfo
+from benchbench.model.run import Record, Run, RunInfo
 from benchbench.redaction import hide_secrets, process_redaction
 from benchbench.running import observer
 from benchbench.running.observer import RunObserver, RunProgress

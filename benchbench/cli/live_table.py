@@ -14,8 +14,7 @@ from benchbench.judging.ranking import judge_records, work_key
 from benchbench.machine.conditions import step_s
 from benchbench.model.case import Case
 from benchbench.model.measurement import Failure, Measurement
-from benchbench.model.record import Record
-from benchbench.model.run import RunInfo
+from benchbench.model.run import Record, RunInfo
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

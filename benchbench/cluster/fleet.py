@@ -50,14 +50,14 @@ from benchbench.errors import CannotWrite, NothingToMeasure, UnreadableInput, Us
 from benchbench.launch import user_models
 from benchbench.model.measurement import Measurement
 from benchbench.model.options import MeasureOptions
-from benchbench.model.record import Record
+from benchbench.model.run import Record
 from benchbench.plan.suite import suite_path
 from benchbench.redaction import process_redaction
 from benchbench.running import measure, request
 from benchbench.running.observer import RunObserver
 from benchbench.running.request import Request
 from benchbench.store import runs, selectors
-from benchbench.store.naming import FLEET, INSTEAD_OF, MACHINE, new_id
+from benchbench.store.disk import FLEET, INSTEAD_OF, MACHINE, new_id
 
 GONE = "it is no longer in the cluster"
 NO_SIBLING = "{reason}; no other machine of its type is left"

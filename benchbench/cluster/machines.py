@@ -24,18 +24,15 @@ from benchbench.cluster.messages import (
 )
 from benchbench.errors import UnreadableInput, UsageError
 from benchbench.format import size
-from benchbench.model.case import Case
+from benchbench.model.case import Case, Status
 from benchbench.model.measurement import Failure
 from benchbench.model.options import MeasureOptions
-from benchbench.model.record import Record
-from benchbench.model.run import Run, RunInfo
-from benchbench.model.status import Status
+from benchbench.model.run import Record, Run, RunInfo
 from benchbench.reading import read_file
 from benchbench.redaction import process_redaction
 from benchbench.running.schedule import cases_of_round
 from benchbench.store import codec, disk, runs, selectors
-from benchbench.store.disk import lock
-from benchbench.store.naming import INSTEAD_OF, MACHINE, fleet_of, short
+from benchbench.store.disk import INSTEAD_OF, MACHINE, fleet_of, lock, short
 
 NO_DESCRIPTION = "it sent no description"
 

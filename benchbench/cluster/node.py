@@ -13,15 +13,14 @@ from benchbench.cluster.messages import Description, LineKind, NodeJob, with_sui
 from benchbench.launch import user_models
 from benchbench.machine.environment import machine
 from benchbench.model.options import MeasureOptions
-from benchbench.model.record import Record
-from benchbench.model.run import RunInfo
+from benchbench.model.run import Record, RunInfo
 from benchbench.plan.revision import commit_tag
 from benchbench.redaction import process_redaction
 from benchbench.running import measure, request
 from benchbench.running.observer import RunObserver
 from benchbench.running.resume import resume_run
 from benchbench.store import codec, runs
-from benchbench.store.naming import COMMIT
+from benchbench.store.disk import COMMIT
 
 Tell = Callable[[LineKind, Any], None]
 

@@ -21,14 +21,12 @@ from benchbench.cluster.messages import (
     NodeLine,
 )
 from benchbench.errors import UnreadableInput
-from benchbench.model.case import Case
+from benchbench.model.case import Case, Status
 from benchbench.model.measurement import Failure
-from benchbench.model.record import Record
-from benchbench.model.run import Policy, RunInfo
-from benchbench.model.status import Status
+from benchbench.model.run import Policy, Record, RunInfo
 from benchbench.redaction import Redaction, process_redaction
 from benchbench.store import codec, runs
-from benchbench.store.naming import COMMIT, new_id
+from benchbench.store.disk import COMMIT, new_id
 from benchbench.store.runs import RunWriter
 
 MAX_ID_LENGTH = 100  # characters of an id in a message

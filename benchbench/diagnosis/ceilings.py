@@ -21,8 +21,7 @@ from benchbench.model.case import Case, Dtype
 from benchbench.model.device import Machine
 from benchbench.model.measurement import Measurement
 from benchbench.model.note import Note
-from benchbench.model.record import Record
-from benchbench.model.run import Policy, RunInfo
+from benchbench.model.run import Policy, Record, RunInfo
 from benchbench.plan.suite import Axes, Entry
 
 SCHEMA = 1  # version of the file format

@@ -5,23 +5,19 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from benchbench.diagnosis.checks import cpu, gpu
 from benchbench.diagnosis.checks.base import Check, Host, Level
 from benchbench.diagnosis.checks.cpu import wall_clock
 from benchbench.machine.environment import default_threads
 from benchbench.machine.kernel import allowed_cpus
+from benchbench.machine.nvml import Nvml
 from benchbench.machine.sampler import watch_neighbours
 from benchbench.model.device import WHY_NOT_MEASURED
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from benchbench.machine.nvml import Nvml
 
 CHECKS = (
     Check(

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 
 from benchbench.judging.comparison import THRESHOLD, CaseComparison, compare_runs
 from benchbench.machine.conditions import step_s
+from benchbench.model.case import Verdict
 from benchbench.model.measurement import Measurement
-from benchbench.model.record import Record
-from benchbench.model.run import Policy, Run, RunInfo
-from benchbench.model.status import Verdict
+from benchbench.model.run import Policy, Record, Run, RunInfo
 from benchbench.stats import deviation
 from benchbench.timing.policy import with_rounds
 

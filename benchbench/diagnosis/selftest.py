@@ -12,7 +12,7 @@ from benchbench.format import percent
 from benchbench.launch.pool import WorkerPool
 from benchbench.launch.transport import Answer
 from benchbench.model.device import DeviceClass
-from benchbench.plan.devices import backend_of
+from benchbench.plan.cases import backend_of
 from benchbench.stats import deviation, mean, median
 from benchbench.timing.policy import POLICIES
 from benchbench.timing.spin import Shape

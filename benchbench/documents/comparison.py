@@ -30,10 +30,9 @@ from benchbench.documents.short_names import case_cells
 from benchbench.judging.comparison import ALPHA, CaseComparison, CommonFactor, Comparison
 from benchbench.judging.significance import TestResult
 from benchbench.machine.environment import same_hardware
-from benchbench.model.case import Case, present_id, present_names
+from benchbench.model.case import Case, Verdict, present_id, present_names
 from benchbench.model.measurement import AS_PLANNED
 from benchbench.model.run import Run, RunInfo
-from benchbench.model.status import Verdict
 from benchbench.plan.commands import interleaved_command
 
 SCHEMA = 1  # of the JSON. 1: first

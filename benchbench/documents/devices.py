@@ -7,8 +7,7 @@ from itertools import combinations
 
 from benchbench.analyse.metrics import Value
 from benchbench.analyse.rows import Row, params_text
-from benchbench.analyse.scaling import Scaling
-from benchbench.analyse.view import RunView
+from benchbench.analyse.scaling import RunView, Scaling
 from benchbench.documents import document
 from benchbench.documents.document import Cell, Content, Number, SizedValue, Sweep, Sweeps, Table, number
 from benchbench.format import ratio

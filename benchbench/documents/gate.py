@@ -50,11 +50,11 @@ from benchbench.judging.gate_ending import (
 )
 from benchbench.judging.sessions import MIN_SESSIONS, days_of
 from benchbench.judging.significance import TestResult
+from benchbench.model.case import Verdict
 from benchbench.model.options import Inconclusive
-from benchbench.model.status import Verdict
 from benchbench.stats import deviation, mean, median
-from benchbench.store import naming
-from benchbench.store.naming import DIRTY
+from benchbench.store import disk
+from benchbench.store.disk import DIRTY
 
 SCHEMA = 1  # of the JSON. 1: first
 
@@ -485,7 +485,7 @@ def accepted_lines(name: str, acceptance: Acceptance) -> list[str]:
     """The accepted run and the state of the baseline."""
     session, count = acceptance.session, len(acceptance.session.cases)
     failed = sum(bool(side.failure) for side in session.cases.values())
-    commit = f", commit {naming.short(session.commit)}" if session.commit else ""
+    commit = f", commit {disk.short(session.commit)}" if session.commit else ""
     lines = [f"accepted run {session.id}{commit}, {count_of(count, 'case')}"]
     if failed:
         lines.append(f"{failed} of them failed: a check cannot use them")

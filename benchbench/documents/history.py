@@ -26,7 +26,7 @@ from benchbench.documents.document import (
 from benchbench.documents.short_names import case_cells
 from benchbench.judging.change_points import MIN_LEVEL_RUNS, Change
 from benchbench.judging.series import MissingPoint, Point, SharedChange, Trend, shared_changes
-from benchbench.store.naming import short
+from benchbench.store.disk import short
 
 MAX_PANELS = 20  # in one plot
 LEVELS = "▁▂▃▄▅▆▇█"

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from time import monotonic
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from benchbench.analyse.roofline import implausible
 from benchbench.analyse.rows import records_by_case
@@ -22,20 +24,13 @@ from benchbench.documents.short_names import case_cells
 from benchbench.errors import UnreadableInput
 from benchbench.format import count_of, duration, size
 from benchbench.machine.environment import fingerprint, machine
+from benchbench.model.case import LeftOut, Status
 from benchbench.model.measurement import Failure, Measurement
-from benchbench.model.status import Status
+from benchbench.model.run import Policy, Record, RunInfo
 from benchbench.plan.estimates import RunEstimate, device_classes, footprint_bytes, process_s, run_estimate
 from benchbench.stats import mean
 from benchbench.store import runs, selectors
 from benchbench.timing.policy import policy_text
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from benchbench.model.case import LeftOut
-    from benchbench.model.record import Record
-    from benchbench.model.run import Policy, RunInfo
 
 PRIOR_WEIGHT_S = 5.0  # weight of the initial level 1, as seconds of processes that confirm it
 MAX_WEIGHT_S = 60.0  # largest weight of all earlier observations, since a machine's load may change

@@ -10,8 +10,7 @@ from pathlib import Path
 from benchbench import format as fmt
 from benchbench.documents import document
 from benchbench.documents.document import Cell, Content, Document, Number, Table, number
-from benchbench.profiling.differences import OperatorChange, ProfileDifference
-from benchbench.profiling.tables import OperatorRow, OperatorTable
+from benchbench.profiling import OperatorChange, OperatorRow, OperatorTable, ProfileDifference
 
 SCHEMA = 1  # of the JSON. 1: first
 IDLE = "no operator"

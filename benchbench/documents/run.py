@@ -11,13 +11,11 @@ from typing import Any
 from benchbench.analyse.pricing import Prices
 from benchbench.analyse.roofline import Ceiling
 from benchbench.analyse.rows import COLUMNS, Row, flatten
-from benchbench.analyse.scaling import scalings
-from benchbench.analyse.view import RunView
+from benchbench.analyse.scaling import RunView, scalings
 from benchbench.documents.answers import answer as work_answer
-from benchbench.documents.answers import works_summary
+from benchbench.documents.answers import overview, works_summary
 from benchbench.documents.devices import link_tables, rank_tables, scaling_panels, scaling_tables
 from benchbench.documents.document import Cell, Document, Number, Records, Table
-from benchbench.documents.run_overview import overview
 from benchbench.documents.run_plots import run_plots
 from benchbench.documents.run_table import (
     UNSURE,
@@ -33,10 +31,9 @@ from benchbench.documents.run_table import (
 )
 from benchbench.format import count_of, duration, share
 from benchbench.judging.ranking import EQUIVALENCE, THREADS, Rival, Standing, WorkVerdict, work_key
-from benchbench.model.case import Dtype
+from benchbench.model.case import Dtype, Status, Verdict
 from benchbench.model.note import CONTENTION, Note
 from benchbench.model.run import Run, RunInfo
-from benchbench.model.status import Status, Verdict
 from benchbench.model.user_model import ONNX_FILE
 from benchbench.plan.commands import longer_command, why_not_resumed
 from benchbench.registry import find_class

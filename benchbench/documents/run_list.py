@@ -11,7 +11,7 @@ from benchbench.documents.document import Cell, Content, Document, table
 from benchbench.errors import UnreadableInput
 from benchbench.model.run import RunInfo
 from benchbench.plan.commands import why_not_resumed
-from benchbench.store import naming, selectors
+from benchbench.store import disk, selectors
 from benchbench.store import runs as store
 from benchbench.store.runs import ListedRun
 
@@ -51,7 +51,7 @@ def runs_document(results: Path, choice: RunChoice | None = None) -> Document:
             continue
         if not selection.matches(run):
             continue
-        command, tags = " ".join(run.command), naming.tags_text(run.tags)
+        command, tags = " ".join(run.command), disk.tags_text(run.tags)
         rows.append(_row(name, run.started, run.progress, str(run.cases), tags, command))
         if run.progress is store.Progress.INTERRUPTED:
             interrupted.append(results / store.RUNS / name)
@@ -91,8 +91,8 @@ def _resume_commands(interrupted: Iterable[Path], results_option: str) -> list[s
 
 def _resume_command(info: RunInfo) -> str:
 
-    if fleet := naming.fleet_of(info.tags):
+    if fleet := disk.fleet_of(info.tags):
         return f"to finish the fleet {fleet}: accelbench fleet --resume {fleet}"
-    if bisection := naming.bisect_of(info.tags):
+    if bisection := disk.bisect_of(info.tags):
         return f"to finish the bisection {bisection}: the command that began it, with --resume {bisection}"
     return "" if why_not_resumed(info) else f"to finish {info.id}: accelbench run --resume {info.id}"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from benchbench.analyse.rows import NUMBERS, CaseKey, Row, case_key, number_of, params_text, unit_of
-from benchbench.analyse.view import RunView
+from benchbench.analyse.scaling import RunView
 from benchbench.documents.document import (
     Cell,
     Column,

@@ -8,10 +8,11 @@ import re
 import shutil
 import subprocess
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import msgspec
 
@@ -21,9 +22,6 @@ from benchbench.errors import CannotWrite, UsageError, unknown
 from benchbench.machine.environment import CACHE, cache_folder
 from benchbench.model.device import Target
 from benchbench.model.options import parse_interpreters
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 RECORD = "accelbench-env.json"
 SCHEMA = 1  # version of the record format

@@ -19,8 +19,8 @@ from benchbench.exporters.html import PARTS, Html, slug
 from benchbench.format import count_of, ratio
 from benchbench.judging.comparison import compare_runs
 from benchbench.judging.series import Trend
+from benchbench.model.case import Verdict
 from benchbench.model.run import Run, RunInfo
-from benchbench.model.status import Verdict
 
 File = tuple[str, bytes]  # path below the site's folder, and content
 Linked = dict[str, str]  # text of a cell → address of its link

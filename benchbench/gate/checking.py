@@ -5,9 +5,9 @@ A check compares with the baseline, measures flagged cases again, and decides.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from benchbench.analyse.digest import Digest, digest, with_partner_ids, with_present_names
 from benchbench.analyse.metrics import METRICS, metric_named
@@ -23,25 +23,19 @@ from benchbench.judging.session_cases import GatePolicy
 from benchbench.judging.sessions import ASSUMED_DEDICATED, ASSUMED_SHARED, days_of
 from benchbench.launch import catalogue
 from benchbench.machine.environment import machine, same_hardware
-from benchbench.model.options import OPTIONS, MeasureOptions, Variance, Weights, flag_of
-from benchbench.model.status import Verdict
-from benchbench.model.threshold import Rule
+from benchbench.model.case import Case, Verdict
+from benchbench.model.device import Machine
+from benchbench.model.options import OPTIONS, MeasureOptions, Rule, Variance, Weights, flag_of
+from benchbench.model.run import Run
 from benchbench.plan import config, rerun, suite
 from benchbench.plan.cases import entry_plans
 from benchbench.plan.rerun import Variant
 from benchbench.plan.suite import Entry, Selection, fraction, select
 from benchbench.running.measure import measure_cases
+from benchbench.running.observer import RunObserver
 from benchbench.running.request import Terms
 from benchbench.running.sides import measure_cases_on, measure_sides
-from benchbench.store import naming, runs, selectors
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from benchbench.model.case import Case
-    from benchbench.model.device import Machine
-    from benchbench.model.run import Run
-    from benchbench.running.observer import RunObserver
+from benchbench.store import disk, runs, selectors
 
 OTHER_MACHINE = "not measured again, since the run is of another machine: one stage decided"
 CALL_HINT = "Call them again, then check that run: accelbench check latest --baseline {name}"
@@ -405,12 +399,12 @@ def objections(results: Path, name: str, folder: Path, run: Run) -> list[str]:
         )
     if measured and all(side.unsteady == len(side.rounds) for side in measured):
         reasons.append("all of its processes were still warming up, so no check can use it")
-    if run.info.commit.endswith(naming.DIRTY):
-        commit = naming.short(run.info.commit)
+    if run.info.commit.endswith(disk.DIRTY):
+        commit = disk.short(run.info.commit)
         reasons.append(f"its checkout had uncommitted changes ({commit})")
     if run.info.partner:
         reasons.append(f"it is the side {run.info.partner.label!r} of a comparison")
-    if bisection := naming.bisect_of(run.info.tags):
+    if bisection := disk.bisect_of(run.info.tags):
         reasons.append(f"it is a version of the bisection {bisection}")
     if failed_cases := _failed_cases(results, name, folder, run):
         more = f" and {len(failed_cases) - 1} more" if len(failed_cases) > 1 else ""

@@ -6,9 +6,8 @@ The change that all cases share is removed before a case is tested.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from benchbench.analyse.digest import CONTENDED_METRICS, CaseDigest, Digest
 from benchbench.analyse.metrics import Metric, Rate
@@ -27,14 +26,9 @@ from benchbench.judging.session_cases import (
 from benchbench.judging.sessions import SessionDeviation, day_means, hours_of, session_deviation
 from benchbench.judging.significance import Estimate, Family, TestResult, adjusted_results, family_size
 from benchbench.judging.variance import moderated
-from benchbench.model.status import Verdict
-from benchbench.model.threshold import Threshold, threshold
+from benchbench.model.case import Verdict
+from benchbench.model.options import Threshold, Variance, threshold
 from benchbench.stats import Difference, deviation, mad, mean, median, paired
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from benchbench.model.options import Variance
 
 MIN_CASES_PER_DAY = 3  # the median of fewer cases follows any single one
 MAD_TO_DEVIATION = 1.4826  # for normal data (Iglewicz & Hoaglin 1993)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from benchbench.analyse.digest import CaseDigest, Digest, with_partner_ids, work_change
+from benchbench.analyse.metrics import Metric
 from benchbench.format import count_of
 from benchbench.judging.case_tests import (
     TOGETHER,
@@ -20,6 +21,7 @@ from benchbench.judging.case_tests import (
 )
 from benchbench.judging.comparison import ALPHA, THRESHOLD, CommonFactor, common_factor
 from benchbench.judging.pairs import run_changes, version_suspect
+from benchbench.judging.session_cases import BaselineMatch, GatePolicy
 from benchbench.judging.sessions import MIN_SESSIONS, SessionDeviation
 from benchbench.judging.significance import (
     Estimate,
@@ -29,17 +31,10 @@ from benchbench.judging.significance import (
     family_of,
     family_size,
 )
-from benchbench.model.options import Isolation
-from benchbench.model.status import Verdict
+from benchbench.model.case import Verdict
+from benchbench.model.options import Isolation, Rule
+from benchbench.model.run import Policy
 from benchbench.stats import Difference, bounded_exp, median, t_quantile, t_tail, tost
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from benchbench.analyse.metrics import Metric
-    from benchbench.judging.session_cases import BaselineMatch, GatePolicy
-    from benchbench.model.run import Policy
-    from benchbench.model.threshold import Rule
 
 HALVINGS = 40
 MAX_ERRORS = 30.0  # standard errors; beyond, the tails underflow

@@ -39,12 +39,11 @@ from benchbench.judging.variance import (
     detectable_change,
     shared_variance,
 )
+from benchbench.model.case import Verdict
 from benchbench.model.options import Variance
 from benchbench.model.profile import Profile
 from benchbench.model.run import Run, RunInfo
-from benchbench.model.status import Verdict
-from benchbench.profiling.differences import difference
-from benchbench.profiling.tables import OperatorTable, operator_table
+from benchbench.profiling import OperatorTable, difference, operator_table
 from benchbench.reading import unix_time
 from benchbench.stats import MAX_LOG, Difference, bounded_exp, detectable, holm, mean, median, tost
 from benchbench.store import artifacts

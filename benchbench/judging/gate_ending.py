@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 
 from benchbench.judging.check import CaseFinding, GateResult, MissingRecords
+from benchbench.model.case import Verdict
 from benchbench.model.options import Inconclusive
-from benchbench.model.status import Verdict
 
 Cause = CaseFinding | MissingRecords
 

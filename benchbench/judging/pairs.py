@@ -21,8 +21,8 @@ from benchbench.analyse.digest import (
 from benchbench.analyse.doubts import FairPairs, fair_pairs
 from benchbench.analyse.metrics import Metric
 from benchbench.format import ratio
+from benchbench.model.case import Verdict
 from benchbench.model.run import Policy
-from benchbench.model.status import Verdict
 from benchbench.stats import Difference, mean, paired, welch
 
 MIN_PROCESSES = 3

@@ -16,13 +16,11 @@ from benchbench.analyse.doubts import FairPairs, TimedProcess, fair_pairs, timed
 from benchbench.analyse.rows import records_by_case
 from benchbench.format import count_of
 from benchbench.judging.variance import are_clustered, larger_variances
-from benchbench.model.case import Case
+from benchbench.model.case import Case, Status
 from benchbench.model.measurement import Measurement
 from benchbench.model.note import UNRANKED
 from benchbench.model.placement import Strategy
-from benchbench.model.record import Record
-from benchbench.model.run import Policy
-from benchbench.model.status import Status
+from benchbench.model.run import Policy, Record
 from benchbench.stats import (
     Difference,
     bounded_exp,

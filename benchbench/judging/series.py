@@ -15,14 +15,13 @@ from benchbench.analyse.metrics import Metric
 from benchbench.errors import UsageError, unknown
 from benchbench.judging.change_points import Change, History, change_points
 from benchbench.machine.environment import MEMORY_TOLERANCE, fingerprint
-from benchbench.model.case import last_names, present_id
+from benchbench.model.case import Status, last_names, present_id
 from benchbench.model.device import Machine
 from benchbench.model.run import Run
-from benchbench.model.status import Status
 from benchbench.reading import unix_time
 from benchbench.stats import median
-from benchbench.store.naming import bisect_of, start_time
-from benchbench.summaries.summary import CaseSummary, Facts, Planned, RunSummary, Setup, summaries
+from benchbench.store.disk import bisect_of, start_time
+from benchbench.summaries import CaseSummary, Facts, Planned, RunSummary, Setup, summaries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,6 @@ import math
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from benchbench.analyse.digest import (
     CONTENDED_METRICS,
@@ -17,6 +16,7 @@ from benchbench.analyse.digest import (
     case_mismatches,
     run_mismatches,
 )
+from benchbench.analyse.metrics import Metric
 from benchbench.format import count_of
 from benchbench.judging.change_points import change_points
 from benchbench.judging.comparison import SessionSpread
@@ -45,13 +45,9 @@ from benchbench.judging.sessions import (
     session_deviation,
     symmetry_p,
 )
-from benchbench.model.options import Variance
-from benchbench.model.status import Status, Verdict
+from benchbench.model.case import Status, Verdict
+from benchbench.model.options import Rule, Variance
 from benchbench.stats import VariancePrior, deviation, variance_prior
-
-if TYPE_CHECKING:
-    from benchbench.analyse.metrics import Metric
-    from benchbench.model.threshold import Rule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

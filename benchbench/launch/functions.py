@@ -16,13 +16,13 @@ import pickle
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from importlib.util import find_spec
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from benchbench import paths
 from benchbench.errors import UnreadableInput, UsageError, kind_of, text_of
@@ -32,9 +32,6 @@ from benchbench.model.function import Call, FunctionLocation
 from benchbench.model.user_model import EQUINOX, JAX_MODULES, classes_imported
 from benchbench.reading import read_file
 from benchbench.redaction import hide_secrets
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 MAX_PICKLE_BYTES = 256 * 2**20  # sent to each process anew
 MAIN = "__main__"

@@ -10,15 +10,12 @@ import os
 import re
 import stat
 import tempfile
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from benchbench.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 MAX_BYTES = 4096  # read from a file
 FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW

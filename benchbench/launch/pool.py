@@ -36,12 +36,11 @@ from benchbench.launch.workers import (
 )
 from benchbench.machine.environment import usable_threads
 from benchbench.machine.sampler import TurnSampler
-from benchbench.model.case import Case
+from benchbench.model.case import Case, Status
 from benchbench.model.device import Device, Probe, Target
 from benchbench.model.function import PYTHON, Call
 from benchbench.model.options import Isolation
 from benchbench.model.run import Settings
-from benchbench.model.status import Status
 
 WORKERS_PER_CORE = 2  # importing in parallel, since an import also waits for the disk
 AFTER_HANG = "spawn (its fork hung)"  # isolation of a job that was repeated after its fork hung

@@ -46,12 +46,11 @@ from benchbench.meeting import (
     reply_deadline,
     serve_ranks,
 )
-from benchbench.model.case import Case
+from benchbench.model.case import Case, Status
 from benchbench.model.device import Target
 from benchbench.model.measurement import Failure
+from benchbench.model.placement import Spread
 from benchbench.model.run import Settings
-from benchbench.model.status import Status
-from benchbench.model.world import Spread
 from benchbench.wire import Peer, SecretListener
 
 FAILURE_TIMEOUT_S = 1.0  # for a worker to report how its job ended, after a rank has failed

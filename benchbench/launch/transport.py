@@ -17,17 +17,14 @@ from enum import StrEnum
 from select import select
 from threading import Lock, Thread
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
-from benchbench.model.status import Status
+from benchbench.machine.sampler import TurnSampler
+from benchbench.model.case import Case, Status
+from benchbench.model.device import Target
+from benchbench.model.measurement import Failure, Measurement
 from benchbench.redaction import hide_in_message, hide_secrets
 from benchbench.wire import MAX_MESSAGE_BYTES, LineBuffer, decode_line, next_line
-
-if TYPE_CHECKING:
-    from benchbench.machine.sampler import TurnSampler
-    from benchbench.model.case import Case
-    from benchbench.model.device import Target
-    from benchbench.model.measurement import Failure, Measurement
 
 IMPORT_TIMEOUT_S = 90.0  # a framework that takes longer to import is reported as broken
 

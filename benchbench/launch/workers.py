@@ -7,18 +7,15 @@ import their frameworks in parallel with the first round's, so the user waits fo
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from benchbench.backends.base import Backend, backend_class
 from benchbench.launch.transport import IMPORT_TIMEOUT_S, Answer, Greeting, JobEnd, Message, Transport, Worker
 from benchbench.machine.variables import THREADS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-
-    from benchbench.model.case import Case
-    from benchbench.model.device import Target
+from benchbench.model.case import Case
+from benchbench.model.device import Target
 
 
 class RunWorkers:

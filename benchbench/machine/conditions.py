@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from benchbench.machine.nvml import POWER_CAP, THROTTLED
 from benchbench.model.measurement import Measurement, Telemetry, Window
 from benchbench.model.note import Note, NoteKind, note
-from benchbench.model.record import Record
+from benchbench.model.run import Record
 from benchbench.stats import mean, median
 
 MIN_SPAN_S = 0.5  # to measure CPU use: fifty ticks of /proc/stat

@@ -8,19 +8,16 @@ from __future__ import annotations
 import os
 import re
 import select
+from collections.abc import Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from time import process_time
-from typing import TYPE_CHECKING
 
 from benchbench import paths
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Memory
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence, Set
 
 CPUS = "sys/devices/system/cpu"
 GOOGLE = "0x1ae0"  # PCI vendor id

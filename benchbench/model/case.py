@@ -1,4 +1,4 @@
-"""Cases, the points of the measured matrix, and their enumerations.
+"""Cases, the points of the measured matrix; their enumerations, outcomes and verdicts.
 
 Standard library only, since workers under foreign interpreters import this module.
 """
@@ -11,7 +11,41 @@ from enum import StrEnum
 from functools import cached_property
 
 from benchbench.model.placement import ONE_DEVICE, Placement, check_environment, suffix
-from benchbench.model.status import Status
+
+
+class Verdict(StrEnum):
+    """Verdict on a case. For metrics other than times, slower means worse and faster better."""
+
+    SLOWER = "slower"
+    FASTER = "faster"
+    SAME = "same"
+    PROVISIONAL = "provisional"  # slower, but the baseline has too few sessions to be sure
+    INCONCLUSIVE = "inconclusive"  # too much noise for the threshold
+    INSUFFICIENT = "insufficient"  # too few values, or not steady: not tested
+    INCOMPARABLE = "incomparable"  # measured under other conditions
+    NEW = "new"
+    GONE = "gone"
+    BROKEN = "broken"  # worked before, fails now
+
+
+class Status(StrEnum):
+    """Outcome of a case."""
+
+    OK = "ok"
+    UNSUPPORTED = "unsupported"
+    UNAVAILABLE = "unavailable"
+    OUT_OF_MEMORY = "out_of_memory"
+    TIMEOUT = "timeout"
+    CRASHED = "crashed"
+    WRONG_RESULT = "wrong_result"
+    UNVERIFIED = "unverified"  # the result could not be verified; measured unless a later call failed
+    IMPLAUSIBLE = "implausible"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+    INTERRUPTED = "interrupted"
+    INCOMPARABLE = "incomparable"  # not measured, since the inputs or outputs of the two sides differ
+    LOST = "lost"  # its machine or device was lost before its last round
+
 
 Scalar = int | bool | float | str
 

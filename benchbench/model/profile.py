@@ -7,7 +7,7 @@ from typing import Literal
 
 from benchbench.model.case import Case
 from benchbench.model.measurement import Failure
-from benchbench.model.record import SCHEMA
+from benchbench.model.run import SCHEMA
 from benchbench.stats import mean
 
 

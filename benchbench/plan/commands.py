@@ -12,7 +12,7 @@ from benchbench.model.options import OPTIONS, REVISION, Weights
 from benchbench.model.placement import Strategy
 from benchbench.model.run import RunInfo
 from benchbench.model.user_model import looks_like_model
-from benchbench.store.naming import DIRTY, bisect_of, fleet_of
+from benchbench.store.disk import DIRTY, bisect_of, fleet_of
 
 COMMIT_DIGITS = 12
 BARE = {"--resume", "--dry-run", "--allow-failed", "--allow-unverified", "--profile", "--verbose", "-v"}

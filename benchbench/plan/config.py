@@ -12,7 +12,7 @@ from benchbench import paths
 from benchbench.analyse.pricing import Prices, parse_prices, valid_prices
 from benchbench.errors import UnreadableInput, UsageError, unknown
 from benchbench.launch.project import KEYS, NAME, CodeConfig, DataConfig, find_config
-from benchbench.model.threshold import Rule
+from benchbench.model.options import Rule
 from benchbench.plan.revision import content_at
 from benchbench.plan.suite import fraction, rules
 from benchbench.reading import parse_toml, read_toml

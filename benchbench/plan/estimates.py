@@ -11,27 +11,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from benchbench.analyse.digest import CaseDigest
 from benchbench.backends.base import backend_class
 from benchbench.errors import UsageError
 from benchbench.launch import catalogue
+from benchbench.launch.catalogue import SizedWorkload, WorkloadKind
+from benchbench.launch.project import UserCode
 from benchbench.launch.user_models import UserModelSize
 from benchbench.model.case import Case, Dtype, Phase, Scalar
-from benchbench.model.device import DeviceClass, Probe
+from benchbench.model.device import DeviceClass, Probe, StartUp
+from benchbench.model.measurement import Cost
+from benchbench.model.placement import Placement
+from benchbench.model.run import Policy
 from benchbench.timing.policy import for_accelerator, profiled_steps
 from benchbench.workloads.base import Training, Workload
 from benchbench.workloads.network import Network
 from benchbench.workloads.operations.recurrent import Recurrent
-
-if TYPE_CHECKING:
-    from benchbench.launch.catalogue import SizedWorkload, WorkloadKind
-    from benchbench.launch.project import UserCode
-    from benchbench.model.measurement import Cost
-    from benchbench.model.placement import Placement
-    from benchbench.model.run import Policy
-    from benchbench.model.startup import StartUp
 
 CACHE_SIZE = 4096  # cached workloads and costs, which all targets, modes and dtypes share
 

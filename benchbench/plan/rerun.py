@@ -17,14 +17,12 @@ from benchbench.errors import UsageError, member, unknown
 from benchbench.launch import catalogue
 from benchbench.launch.project import UserCode
 from benchbench.machine.variables import check_variable
-from benchbench.model.case import Cache, Case, Dtype, LeftOut
+from benchbench.model.case import Cache, Case, Dtype, LeftOut, Status
 from benchbench.model.device import Probe, Target
 from benchbench.model.options import REVISION, Allocator, Isolation, number_of_threads
 from benchbench.model.placement import ENVIRONMENT, VARIABLE
 from benchbench.model.run import Settings
-from benchbench.model.status import Status
-from benchbench.plan.cases import Plan, support_obstacle
-from benchbench.plan.devices import Obstacle, devices_named
+from benchbench.plan.cases import Obstacle, Plan, devices_named, support_obstacle
 from benchbench.plan.suite import check_params
 
 T = TypeVar("T", bound=StrEnum)

@@ -7,11 +7,11 @@ import re
 import subprocess
 import tempfile
 import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from benchbench import paths
 from benchbench.environments import interpreters
@@ -19,11 +19,8 @@ from benchbench.errors import AccelbenchWarning, UnreadableInput, UsageError
 from benchbench.launch.project import UserCode
 from benchbench.model import user_model
 from benchbench.reading import MAX_TOML_BYTES, read_file
-from benchbench.store import naming
-from benchbench.store.naming import short
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+from benchbench.store import disk
+from benchbench.store.disk import short
 
 GIT_TIMEOUT_S = 120.0
 POINTING = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")  # hooks set these, possibly to another repository
@@ -49,7 +46,7 @@ def current_commit(folder: str = ".") -> str:
     if not match:
         return ""
     changed = any(not line.startswith("#") for line in output.splitlines())
-    return naming.commit_name(match[1], dirty=changed)
+    return disk.commit_name(match[1], dirty=changed)
 
 
 def commit_tag() -> dict[str, str]:
@@ -62,7 +59,7 @@ def commit_tag() -> dict[str, str]:
     except UsageError as error:
         _warn_once(f"the tag commit is not set: {error}", error.hint)
         return {}
-    return {naming.COMMIT: commit} if commit else {}
+    return {disk.COMMIT: commit} if commit else {}
 
 
 @cache

@@ -25,10 +25,9 @@ from benchbench.launch.catalogue import WorkloadKind
 from benchbench.launch.user_models import UserModel
 from benchbench.machine.variables import check_variable
 from benchbench.model.case import Cache, Case, Dtype, Phase, Scalar
-from benchbench.model.options import TIE, number_of_threads, tied_names
+from benchbench.model.options import TIE, Rule, number_of_threads, tied_names
 from benchbench.model.placement import NAME_SEPARATOR, Strategy
 from benchbench.model.run import RunInfo
-from benchbench.model.threshold import Rule
 from benchbench.plan.revision import content_at
 from benchbench.reading import LARGEST_IN_TOML, parse_toml, read_toml
 from benchbench.timing.policy import POLICIES

@@ -18,8 +18,7 @@ import pytest
 if TYPE_CHECKING:
     from benchbench.model.device import Device
     from benchbench.model.measurement import Failure, Measurement
-    from benchbench.model.record import Record
-    from benchbench.model.run import Policy, Run
+    from benchbench.model.run import Policy, Record, Run
     from benchbench.pytest_plugin.session import SessionWriter
 
 FIXTURE = "accelbench"
@@ -158,7 +157,7 @@ def state(config: pytest.Config) -> State:
 def _new_state(config: pytest.Config) -> State:
     from benchbench.errors import UsageError
     from benchbench.pytest_plugin import session as testruns
-    from benchbench.store import naming
+    from benchbench.store import disk
     from benchbench.timing.policy import POLICIES
 
     results = config.invocation_params.dir / str(config.getoption("--accelbench-results"))
@@ -169,7 +168,7 @@ def _new_state(config: pytest.Config) -> State:
     if baseline:
         testruns.check_exists(baseline, results)
     policy: Policy = POLICIES[str(config.getoption("--accelbench-policy"))]
-    run = testruns.session(name or naming.new_id(), policy, earlier)
+    run = testruns.session(name or disk.new_id(), policy, earlier)
     return State(results=results, baseline=baseline, run=run, earlier=earlier)
 
 
@@ -221,7 +220,7 @@ def judge_test(session_state: State, record: Record) -> None:
     if not session_state.baseline:
         return
     from benchbench.judging.comparison import ALPHA
-    from benchbench.model.status import Verdict
+    from benchbench.model.case import Verdict
     from benchbench.pytest_plugin import session as testruns
 
     earlier_records = session_state.earlier.records if session_state.earlier else ()

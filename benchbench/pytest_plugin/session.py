@@ -31,14 +31,12 @@ from benchbench.machine.environment import (
 )
 from benchbench.machine.sampler import EndSampler, Watch
 from benchbench.machine.variables import tuning_variables
-from benchbench.model.case import Case
+from benchbench.model.case import Case, Status, Verdict
 from benchbench.model.device import Device, Probe, Target
 from benchbench.model.function import PYTHON
 from benchbench.model.measurement import Failure, Measurement
 from benchbench.model.options import Allocator, Isolation
-from benchbench.model.record import Record
-from benchbench.model.run import Policy, Run, RunInfo, Settings
-from benchbench.model.status import Status, Verdict
+from benchbench.model.run import Policy, Record, Run, RunInfo, Settings
 from benchbench.plan.revision import commit_tag
 from benchbench.redaction import hide_secrets
 from benchbench.store import codec, runs, selectors

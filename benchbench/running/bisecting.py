@@ -46,10 +46,8 @@ from benchbench.model.case import Case, Scalar
 from benchbench.model.device import Probe, Target
 from benchbench.model.measurement import Failure, Measurement
 from benchbench.model.options import MeasureOptions
-from benchbench.model.record import Record
-from benchbench.model.run import Run, RunInfo
-from benchbench.plan.cases import Plan, plan, too_large, without_too_large
-from benchbench.plan.devices import check_devices, requested_devices
+from benchbench.model.run import Record, Run, RunInfo
+from benchbench.plan.cases import Plan, check_devices, plan, requested_devices, too_large, without_too_large
 from benchbench.plan.estimates import planned_work
 from benchbench.plan.rerun import Variant, apply_variant, obstacle_of
 from benchbench.plan.revision import Version, code_at
@@ -66,7 +64,7 @@ from benchbench.running.observer import RunObserver
 from benchbench.running.recording import DEVICES_HINT, run_head, store_profiles
 from benchbench.running.request import Request, request, with_project
 from benchbench.store import runs, selectors
-from benchbench.store.naming import BISECT, COMMIT, VERSION, bisect_of, new_id
+from benchbench.store.disk import BISECT, COMMIT, VERSION, bisect_of, new_id
 from benchbench.store.runs import RunWriter
 from benchbench.timing.policy import with_rounds
 

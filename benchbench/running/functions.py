@@ -22,11 +22,10 @@ from benchbench.launch.pool import WorkerPool
 from benchbench.launch.project import UserCode, no_code
 from benchbench.launch.transport import Answer
 from benchbench.machine.variables import worker_environment
-from benchbench.model.case import Case
+from benchbench.model.case import Case, Status
 from benchbench.model.device import Probe, Target
 from benchbench.model.function import FUNCTIONS, PYTHON, Call
 from benchbench.model.run import Partner, Run, RunInfo
-from benchbench.model.status import Status
 from benchbench.plan.cases import Plan
 from benchbench.registry import DRAWN
 from benchbench.running.measure import Measurer, Side, measuring

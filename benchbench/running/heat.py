@@ -8,31 +8,25 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING
 
 from benchbench.backends.base import backend_class
 from benchbench.environments.interpreters import is_virtual
+from benchbench.launch.pool import WorkerPool
 from benchbench.launch.transport import Answer, JobEnd, Message, RunningJob
 from benchbench.machine.environment import available_bytes, machine, quota_period_s
 from benchbench.machine.sampler import CycleWatch, TurnSampler
+from benchbench.model.case import Case, Status
 from benchbench.model.measurement import Failure, Measurement, are_enough, is_calm
 from benchbench.model.note import Note, NoteKind, note
-from benchbench.model.record import Record
-from benchbench.model.status import Status
+from benchbench.model.run import Policy, Record, RunInfo
 from benchbench.running.verification import Announce, Precomputed, decode_outcome
 from benchbench.store.codec import storable_record
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from benchbench.launch.pool import WorkerPool
-    from benchbench.model.case import Case
-    from benchbench.model.run import Policy, RunInfo
 
 
 class LiveCase:

@@ -42,8 +42,7 @@ from benchbench.model.case import Case, Scalar
 from benchbench.model.device import Probe, Target
 from benchbench.model.function import Call
 from benchbench.model.options import MeasureOptions, Weights, tied_names
-from benchbench.model.record import Record
-from benchbench.model.run import Run, RunInfo, Settings
+from benchbench.model.run import Record, Run, RunInfo, Settings
 from benchbench.model.user_model import ONNX, ModelSpec, parse_spec
 from benchbench.plan.rerun import replan
 from benchbench.plan.suite import check_params, select_params, unchanged_sizes

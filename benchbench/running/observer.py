@@ -10,8 +10,7 @@ from benchbench.machine.conditions import step_s
 from benchbench.model.case import Case
 from benchbench.model.measurement import Failure
 from benchbench.model.profile import Profiled
-from benchbench.model.record import Record
-from benchbench.model.run import RunInfo
+from benchbench.model.run import Record, RunInfo
 
 MAX_OPERATORS = 3  # in a profile's line
 

@@ -26,15 +26,12 @@ from benchbench.launch.pool import WorkerPool
 from benchbench.launch.transport import Answer, Message
 from benchbench.machine.environment import machine, machine_id, name_hashes
 from benchbench.machine.variables import tuning_variables
-from benchbench.model.case import Case
+from benchbench.model.case import Case, Status
 from benchbench.model.device import Probe
 from benchbench.model.measurement import Failure, Measurement
 from benchbench.model.profile import Communication, Profile, Profiled, RankProfile
-from benchbench.model.record import Record
-from benchbench.model.run import Run, RunInfo
-from benchbench.model.status import Status
-from benchbench.plan.cases import Plan, plan, without_too_large
-from benchbench.plan.devices import check_devices, requested_devices
+from benchbench.model.run import Record, Run, RunInfo
+from benchbench.plan.cases import Plan, check_devices, plan, requested_devices, without_too_large
 from benchbench.plan.revision import commit_tag
 from benchbench.plan.suite import implied_sizes
 from benchbench.running.heat import Recorder, measure_heat
@@ -43,7 +40,7 @@ from benchbench.running.request import Request, Terms
 from benchbench.running.schedule import cases_of_round, first_work, shuffled_by_work
 from benchbench.store import artifacts, disk, runs
 from benchbench.store.artifacts import profile_outcome
-from benchbench.store.naming import new_id
+from benchbench.store.disk import new_id
 from benchbench.store.runs import RunWriter
 from benchbench.timing.policy import profiled_steps, with_rounds
 

@@ -18,8 +18,7 @@ from benchbench.model.case import Case
 from benchbench.model.device import Machine, Probe
 from benchbench.model.measurement import Measurement
 from benchbench.model.options import MeasureOptions
-from benchbench.model.record import Record
-from benchbench.model.run import Resumption, Run
+from benchbench.model.run import Record, Resumption, Run
 from benchbench.plan.commands import why_not_resumed
 from benchbench.plan.rerun import replan
 from benchbench.plan.revision import commit_tag
@@ -27,7 +26,7 @@ from benchbench.redaction import process_redaction
 from benchbench.running.measure import Side, described_models, measuring, targets_of
 from benchbench.running.observer import RunObserver
 from benchbench.store import runs, selectors
-from benchbench.store.naming import COMMIT, short
+from benchbench.store.disk import COMMIT, short
 from benchbench.store.runs import Progress, RunWriter
 
 LIST_HINT = "accelbench list runs shows which runs were interrupted."

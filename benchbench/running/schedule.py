@@ -14,8 +14,7 @@ from benchbench.analyse.rows import case_key
 from benchbench.judging.ranking import WorkVerdict, judge_records
 from benchbench.model.case import Case, Phase
 from benchbench.model.measurement import Measurement
-from benchbench.model.record import Record
-from benchbench.model.run import Policy
+from benchbench.model.run import Policy, Record
 from benchbench.plan.estimates import cost_of
 from benchbench.timing.policy import half_width, looks
 

@@ -15,13 +15,11 @@ from benchbench.errors import NotComparable
 from benchbench.launch import catalogue
 from benchbench.launch.project import user_code
 from benchbench.machine.environment import machine
-from benchbench.model.case import Case, LeftOut
+from benchbench.model.case import Case, LeftOut, Status
 from benchbench.model.device import Probe, Target
 from benchbench.model.options import MeasureOptions
 from benchbench.model.run import Partner, Run, RunInfo, Settings
-from benchbench.model.status import Status
-from benchbench.plan.cases import Plan, plan, too_large
-from benchbench.plan.devices import Obstacle, check_devices, requested_devices
+from benchbench.plan.cases import Obstacle, Plan, check_devices, plan, requested_devices, too_large
 from benchbench.plan.estimates import planned_work
 from benchbench.plan.rerun import Variant, apply_variant, obstacle_of, targets_of_variants
 from benchbench.plan.revision import code_at
@@ -38,7 +36,7 @@ from benchbench.running.observer import RunObserver
 from benchbench.running.recording import run_head
 from benchbench.running.request import Request, Terms, request, with_project
 from benchbench.store import runs
-from benchbench.store.naming import COMMIT
+from benchbench.store.disk import COMMIT
 
 Pair = tuple[Case, Case]
 RunPair = tuple[RunInfo, RunInfo]

@@ -20,11 +20,9 @@ from benchbench.launch.pool import WorkerPool, decode_reference, reference_messa
 from benchbench.launch.transport import Answer, Message
 from benchbench.launch.user_models import UserModel
 from benchbench.launch.workers import Job
-from benchbench.model.case import Cache, Case, Dtype, Phase
-from benchbench.model.measurement import Failure, Measurement
+from benchbench.model.case import Cache, Case, Dtype, Phase, Status
+from benchbench.model.measurement import Failure, Measurement, combined
 from benchbench.model.placement import suffix
-from benchbench.model.ranks import combined
-from benchbench.model.status import Status
 from benchbench.store.codec import outcome_of
 from benchbench.workloads.draw import SEED
 

@@ -15,11 +15,11 @@ from zlib import crc32
 import msgspec
 
 from benchbench.errors import UnreadableInput
+from benchbench.model.case import Status
 from benchbench.model.measurement import Failure
 from benchbench.model.placement import Strategy
 from benchbench.model.profile import Profile, Profiled
-from benchbench.model.record import SCHEMA
-from benchbench.model.status import Status
+from benchbench.model.run import SCHEMA
 
 ARTIFACTS, TABLE = "artifacts", ".profile.json"
 LIMIT = 16 * 2**20  # bytes; a table of 1000 operators is 300 KiB

@@ -21,12 +21,10 @@ from zlib import crc32
 import msgspec
 
 from benchbench.errors import CannotWrite, UnreadableInput
-from benchbench.model.measurement import Failure, Measurement, RankSamples
+from benchbench.model.case import Status
+from benchbench.model.measurement import Failure, Measurement, RankSamples, slowest
 from benchbench.model.note import Note, plain
-from benchbench.model.ranks import slowest
-from benchbench.model.record import SCHEMA, Record
-from benchbench.model.run import RunInfo
-from benchbench.model.status import Status
+from benchbench.model.run import SCHEMA, Record, RunInfo
 from benchbench.reading import LARGEST, parse_json, read_file
 from benchbench.redaction import Redaction, redacted
 

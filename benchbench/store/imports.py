@@ -13,17 +13,15 @@ from typing import Any
 from benchbench import __version__
 from benchbench.errors import UnreadableInput, UsageError
 from benchbench.machine.environment import os_name, same_hardware
-from benchbench.model.case import Case
+from benchbench.model.case import Case, Status
 from benchbench.model.device import Device, DeviceClass, Machine, Probe, Target
 from benchbench.model.measurement import CALL, Failure, Measurement, Memory
 from benchbench.model.note import NoteKind, note
 from benchbench.model.options import Allocator, Isolation
-from benchbench.model.record import Record
-from benchbench.model.run import Policy, Run, RunInfo, Settings
-from benchbench.model.status import Status
+from benchbench.model.run import Policy, Record, Run, RunInfo, Settings
 from benchbench.reading import LARGEST, decompress, parse_json, read_file, unix_time
 from benchbench.stats import median
-from benchbench.store.naming import COMMIT, DIRTY, HASH, commit_name, new_id
+from benchbench.store.disk import COMMIT, DIRTY, HASH, commit_name, new_id
 from benchbench.timing.policy import POLICIES
 from benchbench.timing.sampling import is_precise
 

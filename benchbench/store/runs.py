@@ -21,16 +21,13 @@ from typing import Self, TypeVar
 
 from benchbench.errors import CannotWrite, UnreadableInput
 from benchbench.format import visible
-from benchbench.model.case import Case
-from benchbench.model.record import SCHEMA, Record
-from benchbench.model.run import Run, RunInfo
-from benchbench.model.status import Status
+from benchbench.model.case import Case, Status
+from benchbench.model.run import SCHEMA, Record, Run, RunInfo
 from benchbench.redaction import Redaction, process_redaction
 from benchbench.store import codec, disk
 from benchbench.store.artifacts import profile_facts
 from benchbench.store.codec import seal_text
-from benchbench.store.disk import is_locked, lock
-from benchbench.store.naming import fleet_of
+from benchbench.store.disk import fleet_of, is_locked, lock
 
 T = TypeVar("T")
 

@@ -17,8 +17,7 @@ from benchbench.format import count_of
 from benchbench.model.run import Run
 from benchbench.reading import unix_time
 from benchbench.store import disk
-from benchbench.store.disk import reserved
-from benchbench.store.naming import ULID, Dated, new_id, start_time
+from benchbench.store.disk import ULID, Dated, new_id, reserved, start_time
 from benchbench.store.runs import HEAD, NAME, RUNS, read_head, read_run
 
 VARIABLE = "ACCELBENCH_RESULTS"

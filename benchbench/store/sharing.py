@@ -19,8 +19,7 @@ from benchbench.model.case import Case
 from benchbench.model.device import Probe
 from benchbench.model.measurement import Failure
 from benchbench.model.note import Note
-from benchbench.model.record import Record
-from benchbench.model.run import Run, RunInfo
+from benchbench.model.run import Record, Run, RunInfo
 from benchbench.redaction import process_redaction
 from benchbench.store import runs
 

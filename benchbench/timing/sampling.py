@@ -7,20 +7,17 @@ blocks, which are all stored, also those of the warm-up (docs/measuring.md).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from time import monotonic, process_time
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from benchbench.model.measurement import OVERHEAD, Batch, Turn, Window
+from benchbench.model.placement import World
+from benchbench.model.run import Policy
 from benchbench.stats import effective_count, mad, median, median_interval, quantile
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from benchbench.model.run import Policy
-    from benchbench.model.world import World
 
 MIN_BLOCK_S = 1e-3  # shorter blocks show interrupts and the clock's granularity
 MAX_MIN_BLOCK_S = 0.25  # for expensive timers, which a note reports: on a busy GPU, JAX would need 3 s

@@ -8,14 +8,11 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from benchbench.model.profile import Communication, Gaps, Operator
 from benchbench.stats import median
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
 
 BEGIN, END = "accelbench begin", "accelbench end"  # marks around the profiled steps
 

@@ -25,8 +25,7 @@ from typing import NoReturn, Self
 
 from benchbench import registry
 from benchbench.backends.base import Backend, backend_class
-from benchbench.model.case import Phase
-from benchbench.model.status import Status
+from benchbench.model.case import Phase, Status
 from benchbench.worker.causes import one_line
 from benchbench.worker.children import (
     LINUX,

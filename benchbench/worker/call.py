@@ -14,22 +14,19 @@ from functools import partial
 from importlib import import_module, util
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 from benchbench.backends._results import parts_of
 from benchbench.backends.base import Attached, Backend, HostTimer, backend_class
 from benchbench.errors import UsageError, unknown
 from benchbench.machine.kernel import cpu_seconds, peak_host, reset_host_peak
+from benchbench.model.device import Device
 from benchbench.model.function import PYTHON
 from benchbench.model.measurement import CALL, Measurement
 from benchbench.model.note import Note, NoteKind, note
 from benchbench.model.run import Policy
 from benchbench.timing.sampling import Turns, measure_steps
-
-if TYPE_CHECKING:
-    from types import ModuleType
-
-    from benchbench.model.device import Device
 
 
 def bind_function(call: Message, folder: Path) -> Callable[[], Any]:

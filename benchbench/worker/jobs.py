@@ -16,12 +16,11 @@ from benchbench.backends.base import Backend, Session
 from benchbench.errors import Unsupported
 from benchbench.meeting import combine_replies, device_count, device_names, failure_reply
 from benchbench.model import user_model
-from benchbench.model.case import Cache, Dtype, Phase
+from benchbench.model.case import Cache, Dtype, Phase, Status
 from benchbench.model.measurement import Failure
+from benchbench.model.placement import ALONE, Spread, World
 from benchbench.model.profile import Profile
-from benchbench.model.status import Status
 from benchbench.model.user_model import ModelSpec
-from benchbench.model.world import ALONE, Spread, World
 from benchbench.timing import spin
 from benchbench.timing.sampling import Turns
 from benchbench.traces import xla

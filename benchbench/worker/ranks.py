@@ -27,7 +27,7 @@ from benchbench.meeting import (
     reply_deadline,
     serve_ranks,
 )
-from benchbench.model.world import World
+from benchbench.model.placement import World
 from benchbench.wire import authenticate
 from benchbench.worker.children import die_with_parent
 from benchbench.worker.program import Message

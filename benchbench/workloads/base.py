@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cache
@@ -16,6 +17,7 @@ from itertools import islice, product
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
+from benchbench.arrays import AnyArray, Array, Floats, Indices
 from benchbench.errors import UsageError
 from benchbench.model.case import Dtype, Phase, Scalar
 from benchbench.model.measurement import CONSUMER, SOURCE, Cost, ModelFacts
@@ -24,11 +26,7 @@ from benchbench.workloads.draw import SEED, Draw, generator, rounded
 from benchbench.workloads.program import OUTPUT, DeviceContext, Feed, Program
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-
     import numpy as np
-
-    from benchbench.arrays import AnyArray, Array, Floats, Indices
 
     Arrays = Mapping[str, Array]
     Tensors = dict[str, Floats]

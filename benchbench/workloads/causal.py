@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from math import prod
@@ -21,15 +22,12 @@ from benchbench.workloads._forward import (
 )
 from benchbench.workloads._layers import Dense, Embedding, Layer, Norm, RmsNorm, Rotary, TiedLogits
 from benchbench.workloads._programs import jax, tensorflow, torch, torch_layers
-from benchbench.workloads.base import Draw
+from benchbench.workloads.base import DeviceContext, Draw, Program
 from benchbench.workloads.network import BlockChain, Link
 from benchbench.workloads.steps import Inference
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from benchbench.arrays import Array
-    from benchbench.workloads.base import Arrays, DeviceContext, Draw, Program
+    from benchbench.workloads.base import Arrays
 
 
 class CausalChain(BlockChain):

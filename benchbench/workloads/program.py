@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from benchbench.arrays import Array, Indices
 from benchbench.model.note import Note
-from benchbench.model.world import World
+from benchbench.model.placement import World
 
 OUTPUT = "output"  # name of a single output
 LAYOUT_NAMES = {4: ("NCHW", "NHWC"), 5: ("NCDHW", "NDHWC")}  # by the number of axes: images, videos

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from benchbench.diagnosis.checks.base import Host, Level, Observation, graded, unknown_result
 from benchbench.format import count_of, percent, seconds, size
@@ -24,9 +23,6 @@ from benchbench.machine.kernel import (
     read_throttling,
     throttling_files,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 NO_STAT = "there is no /proc/stat"
 VIRTUAL = "not governed by this kernel: the firmware or the host does it"

@@ -9,7 +9,7 @@ from enum import IntEnum
 from benchbench.analyse.rows import MEASURED_STATUSES, UNTRUSTED_STATUSES, Row
 from benchbench.documents.run import CaseVerdict, RunReport
 from benchbench.format import visible
-from benchbench.model.status import Status, Verdict
+from benchbench.model.case import Status, Verdict
 
 
 class Severity(IntEnum):

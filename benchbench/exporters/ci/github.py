@@ -14,7 +14,7 @@ from benchbench.exporters.base import RunExporter
 from benchbench.exporters.ci._outcomes import Outcome, Severity, outcomes
 from benchbench.exporters.markdown import escape
 from benchbench.format import interval, visible
-from benchbench.model.status import Verdict
+from benchbench.model.case import Verdict
 
 ANNOTATIONS = 10  # per kind
 SUMMARY_LIMIT = 2**20  # bytes

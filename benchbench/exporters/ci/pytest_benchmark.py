@@ -13,8 +13,8 @@ from benchbench.exporters.base import RunExporter
 from benchbench.exporters.json import json_text
 from benchbench.model.device import Machine
 from benchbench.model.measurement import Measurement
-from benchbench.model.record import Record
-from benchbench.store.naming import COMMIT, DIRTY, HASH
+from benchbench.model.run import Record
+from benchbench.store.disk import COMMIT, DIRTY, HASH
 
 FORMAT = "5.1.0"  # the version of the JSON format, unless the run was imported
 NO_COMMIT = {"id": "unversioned", "time": None, "author_time": None, "dirty": False, "branch": "(unknown)"}

@@ -22,7 +22,7 @@ from benchbench.worker.user_models.source import (
     in_model_folder,
     line_of_error,
 )
-from benchbench.worker.user_models.torch_objective import LOSS, objective_of
+from benchbench.worker.user_models.torch_training import LOSS, objective_of
 
 
 def defines_loss(spec: ModelSpec, graph: Mapping[str, Any]) -> bool:

@@ -12,8 +12,7 @@ from benchbench.arrays import AnyArray
 from benchbench.model.case import Dtype
 from benchbench.worker.random_cache import cached_normal
 from benchbench.worker.user_models import onnx_file
-from benchbench.worker.user_models.onnx_file import OnnxInference
-from benchbench.worker.user_models.onnx_floats import dtype_of_element, widen
+from benchbench.worker.user_models.onnx_file import OnnxInference, dtype_of_element, widen
 from benchbench.worker.user_models.workload import INPUT
 from benchbench.worker.verify import relative_error
 from benchbench.workloads.base import Draw

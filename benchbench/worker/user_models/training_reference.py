@@ -15,7 +15,7 @@ from typing import Any
 
 from benchbench.arrays import Array, Floats, Indices
 from benchbench.model.case import Dtype
-from benchbench.model.world import ALONE, World
+from benchbench.model.placement import ALONE, World
 from benchbench.worker.causes import one_line
 from benchbench.worker.random_cache import cached_normal, cached_result
 from benchbench.worker.reference import FLIPS_TOLERATED, flipping_for, storage_errors

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from itertools import count, repeat
 from typing import TYPE_CHECKING, Any
 
+from benchbench.workloads._conv_layers import Conv, ConvTranspose
+from benchbench.workloads._losses import Objective
+from benchbench.workloads._optimizers import Optimizer
 from benchbench.workloads.base import Step
 from benchbench.workloads.network import Network, micro_batches, part_of_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from benchbench.workloads._conv_layers import Conv, ConvTranspose
-    from benchbench.workloads._losses import Objective
-    from benchbench.workloads._optimizers import Optimizer
     from benchbench.workloads.base import Arrays, Tensors
 
 

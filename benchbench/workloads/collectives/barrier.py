@@ -11,7 +11,7 @@ from benchbench.arrays import Array, Floats, Indices
 from benchbench.errors import Unsupported
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
-from benchbench.model.world import World
+from benchbench.model.placement import World
 from benchbench.workloads._collective import BetweenRanks
 from benchbench.workloads.base import Program
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from benchbench.arrays import Array, Floats, Indices
 from benchbench.errors import Unsupported
+from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
 from benchbench.workloads.backward import Backward
 from benchbench.workloads.base import FunctionOperation, Program, wide
 from benchbench.workloads.program import DeviceContext
 
 if TYPE_CHECKING:
-    from benchbench.arrays import Array, Floats, Indices
-    from benchbench.model.case import Dtype
     from benchbench.workloads.base import Arrays, DeviceContext, Draw, StepFunction
 
 STEP = 16  # n and k of a float8 product must be multiples of this (documentation of cublasLtMatmul)
