@@ -8,7 +8,8 @@ AccelbenchError
 ├── UnreadableInput   5   a run or file that cannot be read
 ├── CannotWrite       6   a full or read-only disk
 ├── CannotBuild       7   an environment that pip cannot make, or whose framework does not import
-└── NotComparable    11   no baseline, none of this hardware, or versions with other inputs or outputs
+└── NotComparable    11   no baseline, none of this hardware, a run refused as a baseline, or versions with
+                          other inputs or outputs
 """
 
 from __future__ import annotations

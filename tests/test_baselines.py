@@ -104,7 +104,7 @@ def test_a_baseline_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
 
 def test_a_run_in_which_nothing_succeeded_is_no_baseline(tmp_path: Path) -> None:
     failed = digest(a_run([a_record(a_failure())]))
-    with pytest.raises(UsageError, match="no case that succeeded"):
+    with pytest.raises(NotComparable, match="no case that succeeded"):
         baselines.add_session(tmp_path, "main", failed)
     assert baselines.baseline_names(tmp_path) == []
 
@@ -260,7 +260,7 @@ def accept(root: Path, selector: str, **over: bool) -> baselines.Acceptance:
 def test_objections_to_a_run_must_be_overruled(tmp_path: Path, over: dict[str, Any], reason: str) -> None:
     accept_five(tmp_path)
     stored_run(tmp_path, 5, **over)
-    with pytest.raises(UsageError, match=reason) as refused:
+    with pytest.raises(NotComparable, match=reason) as refused:
         accept(tmp_path, "RUN05")
     assert "--accept" in refused.value.hint
     assert "RUN05" not in session_ids(tmp_path)

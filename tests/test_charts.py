@@ -12,6 +12,7 @@ import pytest
 from benchbench.documents.document import MAX_PANELS, Panel, Roofline, Sweeps
 from benchbench.documents.run import RunReport, report_document
 from benchbench.exporters._charts import chart
+from benchbench.exporters._ticks import date_names
 from benchbench.exporters.png import Png
 from benchbench.model.case import Dtype
 from benchbench.model.note import NoteKind, note
@@ -36,6 +37,12 @@ def saturating(backend: str, half: float, peak: float = PEAK, sizes: Sequence[in
         cost = a_cost(flops=flops, bytes=12 * size**2)
         records += some_rounds(step_s, 1.001 * step_s, 0.999 * step_s, case=case, cost=cost)
     return records
+
+
+def test_runs_of_one_day_are_labelled_with_their_times() -> None:
+    days = ["2026-01-01T10:00:00+00:00", "2026-01-02T10:00:00+00:00"]
+    assert date_names(days) == ["2026-01-01", "2026-01-02"]
+    assert date_names([days[0], "2026-01-01T14:05:00+00:00"]) == ["01-01 10:00", "01-01 14:05"]
 
 
 def panel_of(records: Sequence[Record]) -> Sweeps:

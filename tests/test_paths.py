@@ -142,7 +142,8 @@ def test_the_folder_of_a_run_elsewhere_is_not_changed(elsewhere: Path, tmp_path:
     (root / "runs/linked").symlink_to(elsewhere / "other/runs/copy")
     before = files_of(elsewhere)
     name = run.format(elsewhere=elsewhere)
-    assert "plots not saved" in accelbench("report", name, "--plot", "latency", cwd=tmp_path).stderr
+    refused = accelbench("report", name, "--plot", "latency", cwd=tmp_path, code=6)
+    assert "plots were not saved" in refused.stderr
     assert "-o FOLDER" in accelbench("report", name, "--format", "svg", cwd=tmp_path, code=2).stderr
     accelbench("report", name, "--format", "png", "-o", "drawn", cwd=tmp_path)
     assert (tmp_path / "drawn/latency.png").exists()

@@ -199,4 +199,9 @@ def test_a_run_with_an_implausible_case_fails_with_the_reason() -> None:
     wild = a_wild_run()
     assert has_failures(wild.records)
     assert not has_failures(a_wild_run(2.0).records)
-    assert run_summary(wild.records, a_run_info(), 1.0).startswith("1 implausible in 1 s")
+    assert run_summary(wild.records, a_run_info(), 1.0).startswith("1 implausible in 1 s ")
+
+
+def test_the_time_of_a_run_includes_its_set_up() -> None:
+    summary = run_summary(a_wild_run(2.0).records, a_run_info(), 49.0, setup_s=13.0)
+    assert summary.startswith("1 ok in 1 min 02 s (13 s of it to find the backends) ")

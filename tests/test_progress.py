@@ -11,12 +11,14 @@ import pytest
 
 from benchbench.cli.live import Lines
 from benchbench.documents.plan import left_out_summary
+from benchbench.errors import NothingToMeasure
 from benchbench.format import at_words, duration
 from benchbench.model.case import LeftOut, Status
 from benchbench.model.note import NoteKind, note
 from benchbench.model.run import Partner, RunInfo
 from benchbench.running.observer import line
-from tests.factories import a_case, a_failure, a_left_out, a_measurement, a_record, a_run_info
+from benchbench.running.recording import check_plans
+from tests.factories import a_case, a_failure, a_left_out, a_measurement, a_probe, a_record, a_run_info
 from tests.program import environment, folders_for, start_accelbench
 
 
@@ -48,6 +50,16 @@ def test_a_line_has_status_case_and_time_or_reason() -> None:
     failed = line(a_record(a_failure(status=Status.TIMEOUT, message="no \x1b[31manswer")))
     assert "timeout" in failed
     assert "\x1b" not in failed
+
+
+def test_several_missing_frameworks_are_one_error() -> None:
+    missing = [a_probe(name, status="unavailable", reason="no module") for name in ("torch", "jax")]
+    with pytest.raises(NothingToMeasure, match="No framework is installed: torch, jax are missing") as error:
+        check_plans([a_run_info(plan=(), probes=tuple(missing))])
+    assert "[torch]" in error.value.hint
+    broken = a_probe("jax", status="broken", reason="it crashes")
+    with pytest.raises(NothingToMeasure, match="None of the selected cases"):
+        check_plans([a_run_info(plan=(), probes=(missing[0], broken))])
 
 
 def two_sides(*pairs: tuple[LeftOut, LeftOut]) -> list[RunInfo]:

@@ -876,6 +876,12 @@ def test_no_write_follows_a_link_below_the_results(tmp_path: Path) -> None:
     (results / "runs/b").symlink_to(victim)
     with pytest.raises(CannotWrite, match="link"):
         disk.save_below(root, root / "runs/b/file", b"new")
+    (results / "runs/c").write_text("")
+    with pytest.raises(CannotWrite, match=f"^{root / 'runs/c'}: "):  # the whole path
+        disk.save_below(root, root / "runs/c/d/file", b"new")
+    (results / "runs/d").mkdir()
+    with pytest.raises(CannotWrite, match=f"^{root / 'runs/d'}: "):
+        disk.save_below(root, root / "runs/d", b"new")
     (results / "runs/a/records.jsonl").symlink_to(victim / "file")
     with pytest.raises(CannotWrite):
         runs.RunWriter(results / "runs/a")

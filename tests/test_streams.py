@@ -96,10 +96,10 @@ def test_unencodable_characters_are_not_an_error() -> None:
 
 
 @pytest.mark.real
-def test_a_report_on_a_read_only_store_warns_that_plots_are_not_stored(tmp_path: Path) -> None:
+def test_a_report_that_cannot_store_its_plots_prints_the_table_and_fails(tmp_path: Path) -> None:
     accelbench(*RUN, cwd=tmp_path)
     (folder,) = (tmp_path / "results/runs").iterdir()
     (folder / "plots").write_text("")  # in the way: root may write anywhere
-    process = accelbench("report", "--plot", "latency", cwd=tmp_path)
+    process = accelbench("report", "--plot", "latency", cwd=tmp_path, code=6)
     assert process.stdout.startswith("run ")
-    assert "plots not saved: " in process.stderr
+    assert f"error: {folder.relative_to(tmp_path) / 'plots'}: " in process.stderr

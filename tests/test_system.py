@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from benchbench.cli.program import check_system
 from benchbench.errors import UnsupportedSystem
 from benchbench.launch.local import LocalTransport
 from benchbench.launch.transport import JobEnd
-from benchbench.machine.environment import check_system, limits
+from benchbench.machine.environment import limits
 from benchbench.model.device import Target
 from benchbench.model.run import Settings
 from benchbench.running.measure import warn_of_system_limits

@@ -540,6 +540,14 @@ def test_a_plot_of_many_cases_shows_the_twenty_that_changed_most() -> None:
     assert largest_changes(all_trends[:20]) == all_trends[:20]
 
 
+def test_the_legend_of_a_plot_names_only_marks_that_occur() -> None:
+    (plot,) = history_document(trends(stepped()[:2], LATENCY)).plots
+    assert "circle" in plot.reading
+    assert not any(word in plot.reading for word in ("cross", "dashed", "dotted"))
+    (plot,) = history_document(trends(stepped(), LATENCY)).plots
+    assert "A dashed line with a triangle is a change" in plot.reading
+
+
 @pytest.mark.parametrize(("minutes", "has_names"), [(60 * 24, False), (1, True)])
 def test_crowded_runs_are_drawn_at_equal_distances(minutes: int, has_names: bool) -> None:
     """Without this, eight runs on one day and eight a year later would be two dots."""
@@ -549,7 +557,7 @@ def test_crowded_runs_are_drawn_at_equal_distances(minutes: int, has_names: bool
         a_run(run.records, id=run.info.id, started=time.isoformat())
         for run, time in zip(stepped(), times, strict=True)
     ]
-    assert ("2027-01-01" in labels(draw(trends(runs, LATENCY)))) == has_names
+    assert any(label.startswith("2027-01-01 ") for label in labels(draw(trends(runs, LATENCY)))) == has_names
 
 
 def test_equal_heights_of_sparklines_are_equal_ratios() -> None:

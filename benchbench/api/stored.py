@@ -208,7 +208,8 @@ def baseline_set(
     """Add a stored run to the sessions of a baseline, as `accelbench baseline set` does.
 
     `replace`: make it the only session of its machine. `accept`: even if it failed its check, its code is not
-    committed, or it is one side of a comparison. Raises UsageError, UnreadableInput, CannotWrite.
+    committed, or it is one side of a comparison. Raises NotComparable if the run is refused, UsageError,
+    UnreadableInput, CannotWrite.
     """
     from benchbench.gate import checking
     from benchbench.running.observer import RunObserver

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-SELECTION, DURATION = "What is measured", "How long"
-MACHINE, OUTPUT = "Machine and processes", "Output and exit code"
-PANELS = {
-    SELECTION: (
-        "suites suite model input weights max_error workload phase backend device dtype mode param cache "
-        "world strategy env ab of"
+PANELS = {  # panels of options, and options of a panel, in the order of the help
+    "What is measured": "ab of suites suite workload backend model device param dtype mode threads",
+    "How long": "quick rigorous heats budget wait_for_idle",
+    "Plan, resume, profile": "dry_run resume profile",
+    "Output and exit code": (
+        "results format output out to share plot sort by columns only top price hints limit tag "
+        "allow_failed allow_unverified exit_zero strict verbose quiet"
     ),
-    DURATION: "brief quick rigorous heats rounds budget timeout wait_for_idle",
-    MACHINE: "python threads allocator isolation seed",
-    OUTPUT: (
-        "tag allow_failed allow_unverified exit_zero strict verbose quiet results format output out to share "
-        "plot sort by columns only top price hints limit"
-    ),
+    "For your models": "input weights max_error",
+    "Rarely needed": "phase cache world strategy env python timeout allocator isolation seed",
 }
-PANEL_OF = {name: panel for panel, names in PANELS.items() for name in names.split()}
+PLACES = {name: (panel, place) for panel, names in PANELS.items() for place, name in enumerate(names.split())}
 MAX_UNGROUPED = 8  # options without panels
 
 TYPES = {
@@ -49,16 +46,16 @@ def arranged(command: Any) -> Any:
         if option.metavar is None:
             option.metavar = _type_of(option)
         if len(options) > MAX_UNGROUPED:
-            option.rich_help_panel = option.rich_help_panel or PANEL_OF.get(option.name)
-    command.params.sort(key=_panel_index)
+            option.rich_help_panel = option.rich_help_panel or PLACES.get(option.name, (None, 0))[0]
+    command.params.sort(key=_position)
     command.help = _with_example_lines(command.help or "")
     return command
 
 
-def _panel_index(param: Any) -> int:
-    """Sort key: arguments and options without a panel first, then panels in the order of `PANELS`."""
+def _position(param: Any) -> tuple[int, int]:
+    """Sort key: arguments and options without a panel first, then the order of `PANELS`."""
     panel = getattr(param, "rich_help_panel", None)
-    return 1 + list(PANELS).index(panel) if panel in PANELS else 0
+    return (1 + list(PANELS).index(panel), PLACES[param.name][1]) if panel in PANELS else (0, 0)
 
 
 def _type_of(option: Any) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -32,8 +33,14 @@ class Lines(RunObserver):
         report: str = "",
         verbose: bool = False,
         results: Path = Path("results"),
+        started: float | None = None,
     ) -> None:
-        """`report` is the verb that shows the run of `results`. `verbose` adds a summary of time spent."""
+        """`report` is the verb that shows the run of `results`. `verbose` adds a summary of time spent.
+
+        `started`: time of the command's start (as `time.time`), from which the first run's time is counted.
+        """
+        self._started = started
+        self._setup_s = 0.0
         self._table: LiveTable | None = None
         self._heat: list[tuple[int, Record]] = []  # records of the current heat; used without a terminal
         self._summary = summary
@@ -63,6 +70,8 @@ class Lines(RunObserver):
 
     def begin(self, infos: Sequence[RunInfo]) -> None:
         """Print the omitted cases, then start the table if there is a terminal."""
+        self._setup_s = time.time() - self._started if self._started is not None else 0.0
+        self._started = None
         print_message(*map(self._redact, left_out_summary(infos)))
         self._infos = infos
         self._differing = differing_params(infos)
@@ -132,7 +141,8 @@ class Lines(RunObserver):
             self._table = None
         self._print_heat()
         for side, progress in zip(self._sides, runs, strict=True) if self._summary else ():
-            print_message(side + run_summary(progress.records, progress.info, progress.wall_s).rstrip())
+            summary = run_summary(progress.records, progress.info, progress.wall_s, self._setup_s)
+            print_message(side + summary.rstrip())
             if self._verbose:
                 last_part = [
                     record for record in progress.records if record.part == len(progress.info.resumed)

@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -51,6 +52,13 @@ def signals(interruption_message: Callable[[], str] = lambda: NOTHING_TO_KEEP) -
             signal.signal(number, handler)
 
 
+def process_start() -> float:
+    """Time at which this process started, in seconds since the epoch."""
+    import psutil
+
+    return psutil.Process().create_time()
+
+
 def _exit_at_once(number: int, _frame: FrameType | None) -> None:
     """Exit without an exception, since code that is being imported might swallow it."""
     with suppress(OSError):
@@ -89,7 +97,6 @@ def _run(program: Callable[[], typer.Typer], name: str) -> Any:
 
     from benchbench.cli.streams import open_streams
     from benchbench.errors import AccelbenchError, AccelbenchWarning
-    from benchbench.machine.environment import check_system
 
     open_streams()
     warnings.simplefilter("always", AccelbenchWarning)
@@ -107,6 +114,25 @@ def _run(program: Callable[[], typer.Typer], name: str) -> Any:
     except Interrupted as stop:
         _print_message(f"interrupted: {stop.interruption_message}")
         return 128 + stop.number
+
+
+def check_system(platform: str, root: Path = Path("/")) -> None:
+    """Raise UnsupportedSystem without fork or, on Linux, without /proc.
+
+    Processes of cases are forked; /proc lists their remaining processes and the available memory.
+    """
+    from benchbench.errors import UnsupportedSystem
+
+    if platform == "linux" and not os.path.exists(root / "proc/self"):
+        raise UnsupportedSystem(
+            "accelbench needs /proc, and it is not mounted here.",
+            "mount -t proc proc /proc mounts it; containers have it by default.",
+        )
+    if platform in {"win32", "cygwin", "emscripten", "wasi"}:
+        raise UnsupportedSystem(
+            f"accelbench needs a system that can fork processes; {platform} cannot.",
+            "On Windows, use WSL 2.",
+        )
 
 
 def _print_message(*lines: str) -> None:

@@ -105,14 +105,9 @@ def _print_commands(document: Document) -> None:
 
 
 def _save_plots(document: Document, folder: Path | None) -> None:
-    """Save the plots in the run's folder; print a message if that fails."""
-    if not folder:
-        if document.plots:
-            print_message(
-                "plots not saved: the run is not among the results; --format png -o FOLDER saves them"
-            )
-        return
-    try:
+    """Save the plots in the run's folder. Raises CannotWrite."""
+    if folder:
         print_document(document, "png", None, folder)
-    except CannotWrite as error:
-        print_message(f"plots not saved: {error}")
+    elif document.plots:
+        message = "The plots were not saved: the run is not among the results."
+        raise CannotWrite(message, "accelbench report --format png -o FOLDER saves them.")

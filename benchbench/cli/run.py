@@ -12,7 +12,7 @@ import typer
 from benchbench.cli.app import MEASURE, app
 from benchbench.cli.formats import TERMINAL, FormatOption, print_document
 from benchbench.cli.options import ResultsOption, argument, measure_options
-from benchbench.cli.program import signals
+from benchbench.cli.program import process_start, signals
 from benchbench.errors import UsageError, nearest
 from benchbench.model.options import MeasureOptions
 
@@ -71,7 +71,8 @@ def run(
         return
     resume_command = f"accelbench run --resume{results_option(results)}"
     prices = None if format == TERMINAL else known_prices()  # reports mistakes in them before measuring
-    observer = Lines(report="profile" if profile else "report", verbose=verbose, results=results)
+    verb = "profile" if profile else "report"
+    observer = Lines(report=verb, verbose=verbose, results=results, started=process_start())
     with signals(lambda: observer.interruption_message(resume_command)):
         resumed_run = (subject or True) if resume else False
         stored_run = api.run(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -11,11 +12,12 @@ from typing import Any
 
 import typer
 
-from benchbench.errors import AccelbenchError
+from benchbench.errors import AccelbenchError, nearest
 
 # Typer's usage error; since 0.25 Typer has its own copy of click.
 USAGE_ERROR: type[Any] = typer.BadParameter.__mro__[1]
 SUGGESTION = " Did you mean "
+CHOICES = re.compile(r"'([\w.-]+)'(?!:)")  # in `Invalid value for 'subject': 'x' is not one of 'a', 'b'`
 
 
 def print_message(*lines: str) -> None:
@@ -81,10 +83,12 @@ def error_lines(error: Any) -> list[str]:
 
 def _typer_message(error: Any) -> tuple[str, str]:
     if possible := getattr(error, "possibilities", None):
-        return f"{error.message}.", f"Did you mean {' or '.join(sorted(possible))}?"
+        return f"{error.message}.", nearest(error.option_name, possible) or f"Known: {', '.join(possible)}."
     message, suggestion, name = " ".join(error.format_message().split()).partition(SUGGESTION)
     if suggestion:
         return message, suggestion.strip() + " " + name
     sentence = message.replace("Value error, ", "").replace("Input should", "it should").rstrip(".")
     command = error.ctx.command_path if error.ctx else "accelbench"
-    return f"{sentence}.", f"{command} --help shows the options."
+    word, *choices = CHOICES.findall(sentence) if " is not one of " in sentence else [""]
+    suggestion = nearest(word, choices)
+    return f"{sentence}.", suggestion or f"{command} --help shows the options."

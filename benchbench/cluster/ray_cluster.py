@@ -7,7 +7,9 @@ who can reach a Ray cluster can run any code on it, so it belongs on a trusted n
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import TracebackType
@@ -47,9 +49,13 @@ class RayCluster:
 
     def _connect(self, address: str) -> None:
         place = "on this machine" if address == "auto" else f"at {address}"
+        handler = signal.getsignal(signal.SIGTERM)
         try:
             _check_answers(address)
             self._ray.init(address=address, log_to_driver=False, configure_logging=False)
+            # Ray replaces the handler of SIGTERM by one that prints a stack dump and exits with 1.
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, handler)
         except (OSError, RuntimeError, ValueError, self._ray.exceptions.RayError) as error:
             message = f"No Ray cluster {place} can be used: {_line(error)}"
             hint = "ray start --head starts one; run this on a machine of the cluster."

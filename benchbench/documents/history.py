@@ -41,11 +41,6 @@ FIELDS = (
 POINT = tuple(field.name for field in fields(Point))
 LOTTERY = "runs alternate between these levels: no change of the code"
 NOTHING = "no stored run has such a case, or a value of it: accelbench report shows the ids of cases"
-READING = (
-    "Small dots are processes, circles their {what}, crosses spikes; a long line is a level. "
-    "A dashed line with a triangle is a change: up is slower, down is faster. "
-    "A dotted line marks other hardware, settings or work; nothing is compared across it."
-)
 
 
 def history_document(trends: Sequence[Trend], results_option: str = "") -> Document:
@@ -231,10 +226,28 @@ def _plot(trends: Sequence[Trend]) -> Plot:
         name="history",
         title=_title(plotted, len(trends)),
         facts=tuple(_facts([point for trend in plotted for point in trend.points])),
-        reading=READING.format(what="value for the tag" if plotted and plotted[0].by else "value in a run"),
+        reading=" ".join(_reading(plotted)),
         empty=NOTHING,
         panels=tuple(map(_trend_line, plotted)),
     )
+
+
+def _reading(plotted: Sequence[Trend]) -> Iterator[str]:
+    """Sentences on the marks that occur in the plotted trends."""
+    histories = [trend.history for trend in plotted]
+    circle = "value for the tag" if plotted and plotted[0].by else "value in a run"
+    if any(len(point.processes) > 1 for trend in plotted for point in trend.points):
+        yield f"Small dots are processes, a circle is their {circle}."
+    else:
+        yield f"A circle is the {circle}."
+    if any(history.outliers for history in histories):
+        yield "A cross is a spike."
+    if any(history.segments for history in histories):
+        yield "A long line is a level."
+    if any(history.changes for history in histories):
+        yield "A dashed line with a triangle is a change: up is slower, down is faster."
+    if any(trend.boundaries for trend in plotted):
+        yield "A dotted line marks other hardware, settings or work; nothing is compared across it."
 
 
 def _title(plotted: Sequence[Trend], count: int) -> str:

@@ -167,6 +167,7 @@ ROUNDS = 3  # of each run that are read for estimates
 MAX_LINES = 10_000  # records read for estimates, in about 0.2 s
 HARMLESS = (Status.OK, Status.UNSUPPORTED)
 SIDES = ("A", "B")  # what the two sides of a comparison are called while they are measured
+MIN_SETUP_S = 1.0  # shown as a part of a run's time
 MIN_SHOWN_S = 0.05  # in the time split: less would round to 0.0 s
 
 
@@ -268,13 +269,17 @@ def _expected_times(info: RunInfo) -> dict[str, Expected]:
     }
 
 
-def run_summary(records: Sequence[Record], info: RunInfo, wall_s: float) -> str:
-    """`12 ok, 1 failed in 40 s   run ID`: counts of the outcomes, with a newline."""
+def run_summary(records: Sequence[Record], info: RunInfo, wall_s: float, setup_s: float = 0.0) -> str:
+    """`12 ok, 1 failed in 40 s   run ID`: counts of the outcomes, with a newline.
+
+    `setup_s`: seconds before the run, which the time includes: `in 52 s (12 s of it to find the backends)`.
+    """
     counts = Counter(_outcome(case_records) for case_records in records_by_case(records).values())
     parts = [f"{count} {status}" for status, count in counts.items()] or ["nothing measured"]
     if info.left_out:
         parts.append(f"{len(info.left_out)} left out")
-    return f"{', '.join(parts)} in {duration(wall_s)}   run {info.id}\n"
+    setup = f" ({duration(setup_s)} of it to find the backends)" if setup_s >= MIN_SETUP_S else ""
+    return f"{', '.join(parts)} in {duration(setup_s + wall_s)}{setup}   run {info.id}\n"
 
 
 def time_split(records: Sequence[Record], shared_s: Mapping[str, float]) -> str:

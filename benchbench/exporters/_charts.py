@@ -11,7 +11,7 @@ from benchbench.documents.document import Panel, PricePanel, Roofline, Sweep, Sw
 from benchbench.exporters._drawing import mark_path, shade_of, symbol
 from benchbench.exporters._panels import label_of, roof_ends
 from benchbench.exporters._text import html_text
-from benchbench.exporters._ticks import even_ticks, log_ticks, tick_text, without_overlap
+from benchbench.exporters._ticks import date_names, even_ticks, log_ticks, tick_text, without_overlap
 from benchbench.judging.change_points import Change
 
 Box = tuple[float, float, float, float]  # left, right, top, bottom
@@ -22,7 +22,7 @@ MAX_LEFT = 240.0
 WIDE = 10  # ratio of an axis's ends above which it is logarithmic
 ROOM = 0.08  # free share of the axis beyond the outermost values
 MAX_NAMES = 8  # labelled points of a history
-MAX_NAME_LENGTH = 14  # characters
+MAX_NAME_LENGTH = 16  # characters
 ROOFS = ("", ' stroke-dasharray="6,3"')  # measured ceilings, and those of the datasheet
 MARK = 5.0  # radius of a mark, in pixels
 RING = 8.0  # radius of the ring at the knee of a line, in pixels
@@ -185,12 +185,17 @@ def _trend(panel: TrendLine) -> str:
     axis_x = _axis_x(y, panel.unit)
     x = Scale(-0.5, last + 0.5, axis_x, WIDTH - RIGHT, logarithmic=False)
     every = -(-len(panel.points) // MAX_NAMES)
+    texts = (
+        date_names([point.started for point in panel.points])
+        if panel.by_time
+        else [point.name for point in panel.points]
+    )
     names = [
-        (x(number), fmt.visible(point.started[:10] if panel.by_time else point.name)[:MAX_NAME_LENGTH])
-        for number, point in enumerate(panel.points)
+        (x(number), fmt.visible(text)[:MAX_NAME_LENGTH])
+        for number, text in enumerate(texts)
         if number % every == 0
     ]
-    parts = [_axes(y, panel.unit, axis_x), _names(names, "")]
+    parts = [_axes(y, panel.unit, axis_x), _names(without_overlap(names, LETTER), "")]
     shade = shade_of(panel.backend)
     for number, point in enumerate(panel.points):
         dots = "".join(f"M{x(number):.1f},{y(value):.1f}h.01" for value in point.processes)

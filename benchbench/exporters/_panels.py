@@ -22,7 +22,7 @@ from benchbench.documents.document import (
     TrendLine,
     TrendPoint,
 )
-from benchbench.exporters._ticks import even_ticks, log_ticks, tick_text
+from benchbench.exporters._ticks import date_names, even_ticks, log_ticks, tick_text
 from benchbench.judging.change_points import Change
 from benchbench.stats import median
 
@@ -401,7 +401,11 @@ def _point_positions(axes: Axes, trend: TrendLine) -> Sequence[float]:
         margin = max(0.04 * (times[-1] - times[0]), MIN_DAYS)
         axes.set_xlim(times[0] - margin, times[-1] + margin)
         return times
-    names = [point.started[: len("2026-01-01")] if times else point.name for point in trend.points]
+    names = (
+        date_names([point.started for point in trend.points])
+        if times
+        else [point.name for point in trend.points]
+    )
     _number_axis(axes, [cut(fmt.visible(name), MAX_NAME_LENGTH) for name in names])
     return range(len(trend.points))
 

@@ -42,6 +42,18 @@ def tick_text(value: float, unit: str) -> str:
     return f"{value / 10.0**power:.4g} {fmt.unit_text(unit, power)}"
 
 
+def date_names(started: Sequence[str]) -> list[str]:
+    """Labels of runs by their start (ISO 8601): dates, with the time if several runs share a day.
+
+    The year is omitted if it is the same and there is a time: `11-26 14:05`.
+    """
+    dates = [text[: len("2026-01-01")] for text in started]
+    if len(set(dates)) == len(dates):
+        return dates
+    skipped = len("2026-") if len({text[:4] for text in started}) == 1 else 0
+    return [text[skipped : len("2026-01-01T00:00")].replace("T", " ") for text in started]
+
+
 def without_overlap(names: Sequence[tuple[float, str]], letter: float) -> list[tuple[float, str]]:
     """Drop labels that overlap the previous one on an axis; `letter`: width of a letter."""
     labels: list[tuple[float, str]] = []

@@ -101,13 +101,13 @@ def add_session(
     """Store a session, and return the ids of the sessions that were removed.
 
     These are the oldest beyond `MAX_SESSIONS` of the machine or, with `replace`, all others. The same run
-    replaces itself. Raises UsageError, CannotWrite.
+    replaces itself. Raises UsageError for a bad name, NotComparable for a run without a result, CannotWrite.
     """
     if not (runs.NAME.fullmatch(name) and runs.NAME.fullmatch(session.id)):
         bad_name = session.id[:100] if runs.NAME.fullmatch(name) else name
         raise UsageError(f"{bad_name!r} cannot name a baseline.", "Use letters, digits, dots and dashes.")
     if not any(side.rounds for side in session.cases.values()):
-        raise UsageError(
+        raise NotComparable(
             f"Run {session.id} has no case that succeeded.",
             f"accelbench report {session.id}{results_option(root)} says why.",
         )

@@ -365,7 +365,8 @@ def accept(
 ) -> Acceptance:
     """Add a run to a baseline; with `replace` as the only session of its machine.
 
-    Raises UsageError if there are objections, unless `anyway`; UnreadableInput, CannotWrite.
+    Raises NotComparable if there are objections, unless `anyway`; UsageError for the second test of a run;
+    UnreadableInput, CannotWrite.
     """
     folder = selectors.find_run(results, selector)
     if folder.parent.parent.parent == results / runs.RUNS:
@@ -376,7 +377,7 @@ def accept(
     run = runs.read_run(folder)
     session = digest(run)
     if not anyway and (doubts := objections(results, name, folder, run)):
-        raise UsageError(
+        raise NotComparable(
             f"Run {session.id} is not accepted: {'; '.join(doubts)}.",
             "Add --accept to make it part of the baseline anyway.",
         )

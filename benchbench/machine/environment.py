@@ -24,7 +24,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchbench import paths
-from benchbench.errors import UnsupportedSystem, UsageError
+from benchbench.errors import UsageError
 from benchbench.machine.kernel import (
     CPUS,
     allowed_cpus,
@@ -290,23 +290,6 @@ def _origin() -> str | None:
     except PackageNotFoundError:  # run from a source tree
         folder = Path(__file__).parents[2]
         return json.dumps({"url": folder.as_uri(), "dir_info": {"editable": True}})
-
-
-def check_system(platform: str, root: Path = Path("/")) -> None:
-    """Raise UnsupportedSystem without fork or, on Linux, without /proc.
-
-    Processes of cases are forked; /proc lists their remaining processes and the available memory.
-    """
-    if platform == LINUX and not os.path.exists(root / "proc/self"):
-        raise UnsupportedSystem(
-            "accelbench needs /proc, and it is not mounted here.",
-            "mount -t proc proc /proc mounts it; containers have it by default.",
-        )
-    if platform in {"win32", "cygwin", "emscripten", "wasi"}:
-        raise UnsupportedSystem(
-            f"accelbench needs a system that can fork processes; {platform} cannot.",
-            "On Windows, use WSL 2.",
-        )
 
 
 def limits(platform: str) -> str:

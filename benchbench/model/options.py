@@ -25,6 +25,7 @@ REVISION = "rev:"  # before the name of a revision, as a side of a comparison
 Preset = Literal["brief", "quick", "default", "rigorous"]
 Size = int | float | bool | str  # value of a workload parameter
 DEFAULT_SUITE = "quick"
+TWO_PARAMS = re.compile(r",(?=[^,=]+=)")  # a comma before a further name and its value
 TIE = "="  # joins parameters with a common value
 MAX_THREADS = 4096
 BARE_TAG = "tag"  # name of a tag given as a value alone
@@ -115,6 +116,9 @@ def parse_params(texts: Sequence[str]) -> dict[str, list[Size]]:
         if not values or not all(tied_names(key)):
             hint = "Write it as name=value or name=value,value; m=n=512 ties sizes."
             raise UsageError(f"Cannot read -p {text!r}.", hint)
+        if TWO_PARAMS.search(text):
+            separate = " ".join(f"-p {part}" for part in TWO_PARAMS.split(text))
+            raise UsageError(f"-p {text} has two parameters.", f"Repeat -p for each: {separate}")
         params[TIE.join(tied_names(key))] = [_size(value.strip()) for value in values.split(",")]
     return params
 
@@ -215,8 +219,10 @@ def _mapping(*names: str, text: str, read: Callable[[Any], Any], **more: Any) ->
     return field(default_factory=dict, metadata={"option": Option(flags=(flag,), read=read, **more)})
 
 
-def _switches(default: Any, **texts: str) -> Any:
-    flags = [Flag((f"--{name}",), text, bool, value=name) for name, text in texts.items()]
+def _switches(default: Any, *, hidden: str, **texts: str) -> Any:
+    flags = [
+        Flag((f"--{name}",), text, bool, value=name, hidden=name == hidden) for name, text in texts.items()
+    ]
     return field(default=default, metadata={"option": Option(flags=tuple(flags))})
 
 
@@ -239,21 +245,20 @@ class MeasureOptions:
     )
     input: str | None = _option(
         "--input",
-        text="For your model: .npz file with NumPy arrays, named after its inputs or by position.",
+        text=".npz file with NumPy arrays, named after its inputs or by position.",
         kind=str | None,
         of_baseline=False,
     )
     weights: str = _option(
         "--weights",
-        text="For your model: drawn (random, so that zero biases and new batch norms hide no errors), or "
-        "as-they-are.",
+        text="drawn (random, so that zero biases and new batch norms hide no errors), or as-they-are.",
         kind=Weights,
         default=Weights.DRAWN,
         of_baseline=False,
     )
     max_error: str | float | None = _option(
         "--max-error",
-        text="For your models: largest error allowed for engines that reduce precision, such as int8: 1%.",
+        text="Largest error allowed for engines that reduce precision, such as int8: 1%.",
         kind=str | None,
     )
     workloads: tuple[str, ...] = _names(
@@ -306,6 +311,7 @@ class MeasureOptions:
     )
     preset: str | None = _switches(
         None,
+        hidden="brief",  # hardly differs from `quick`
         brief="3 heats of 10 turns, up to 8 for undecided works.",
         quick="3 heats of 10 turns, up to 8 for undecided works.",
         rigorous="8 heats of 60 turns, up to 16 for undecided works.",

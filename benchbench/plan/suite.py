@@ -25,7 +25,7 @@ from benchbench.launch.catalogue import WorkloadKind
 from benchbench.launch.user_models import UserModel
 from benchbench.machine.variables import check_variable
 from benchbench.model.case import Cache, Case, Dtype, Phase, Scalar
-from benchbench.model.options import TIE, Rule, number_of_threads, tied_names
+from benchbench.model.options import OPTIONS, TIE, Rule, number_of_threads, tied_names
 from benchbench.model.placement import NAME_SEPARATOR, Strategy
 from benchbench.model.run import RunInfo
 from benchbench.plan.revision import content_at
@@ -322,9 +322,20 @@ def _override_entries(entries: list[tuple[str, Entry]], selection: Selection) ->
     parameter_names = {name for _, entry in entries for name in entry_workload(entry).fields()}
     for name in (name for key in selection.params for name in tied_names(key)):
         if name not in parameter_names:
-            hint = unknown("parameters", name, sorted(parameter_names))
+            hint = _parameter_hint(name, sorted(parameter_names))
             raise UsageError(f"No selected workload has a parameter {name!r}.", hint)
     return [(suite, _override(entry, selection)) for suite, entry in entries]
+
+
+def _parameter_hint(name: str, parameters: list[str]) -> str:
+    """Hint for an unknown parameter: another option's name, a workload's, or the most similar parameter."""
+    if name in catalogue.workload_names():
+        return f"{name} is a workload: -w {name} selects it. {unknown('parameters', name, parameters)}"
+    options = [flag.names for option in OPTIONS.values() for flag in option.flags]
+    for names in options:
+        if name in {flag_name.lstrip("-") for flag_name in names}:
+            return f"{name} is an option of its own: {names[-1]}. Known parameters: {', '.join(parameters)}."
+    return unknown("parameters", name, parameters)
 
 
 def _override(entry: Entry, selection: Selection) -> Entry:

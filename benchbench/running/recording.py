@@ -24,7 +24,7 @@ from benchbench.judging.ranking import work_key
 from benchbench.launch import catalogue
 from benchbench.launch.pool import WorkerPool
 from benchbench.launch.transport import Answer, Message
-from benchbench.machine.environment import machine, machine_id, name_hashes
+from benchbench.machine.environment import install_line, machine, machine_id, name_hashes
 from benchbench.machine.variables import tuning_variables
 from benchbench.model.case import Case, Status
 from benchbench.model.device import Probe
@@ -60,7 +60,7 @@ def record_runs(
     `results`: folder to store the runs in, or None. `profile`: profile the first run's cases afterwards.
     Finished records stay stored if an exception occurs. Raises NothingToMeasure, CannotWrite.
     """
-    if not infos[0].plan:
+    if not infos[0].plan and not _missing_frameworks(infos[0]):
         observer.begin(infos)
     check_plans(infos)
     records: list[list[Record]] = [[] for _ in infos]
@@ -76,8 +76,18 @@ def record_runs(
 def check_plans(infos: Sequence[RunInfo]) -> None:
     """Raise NothingToMeasure if the plan is empty."""
     if not infos[0].plan:
+        if missing := _missing_frameworks(infos[0]):
+            hint = f"The smallest start: {install_line('torch')}. `accelbench devices` shows the others."
+            raise NothingToMeasure(f"No framework is installed: {', '.join(missing)} are missing.", hint)
         one = "None of the selected cases can run on this machine."
         raise NothingToMeasure(one if len(infos) == 1 else "No case can run on both sides.", DEVICES_HINT)
+
+
+def _missing_frameworks(info: RunInfo) -> list[str]:
+    """Names of the backends if all of several are not installed; empty if one is, or is broken."""
+    names = [probe.target.name for probe in info.probes]
+    is_bare = len(names) > 1 and all(probe.status == "unavailable" for probe in info.probes)
+    return names if is_bare else []
 
 
 def record_missing(

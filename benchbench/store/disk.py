@@ -66,7 +66,7 @@ def save_below(root: Path, path: Path, content: bytes) -> None:
             for below in [*reversed(path.relative_to(root).parents)][1:]:
                 parent, folder = folder, _open_below(folder, root / below)
                 os.close(parent)
-            _replace_in(folder, path.name, content)
+            _replace_in(folder, path, content)
         finally:
             os.close(folder)
 
@@ -77,25 +77,27 @@ def _open_below(parent: int, path: Path) -> int:
         with suppress(FileExistsError):
             os.mkdir(path.name, dir_fd=parent)
         return os.open(path.name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
-    except NotADirectoryError as error:
-        raise OSError(error.errno, NO_FOLDER, str(path)) from error
+    except OSError as error:  # name the whole path in the error
+        reason = NO_FOLDER if isinstance(error, NotADirectoryError) else error.strerror or str(error)
+        raise OSError(error.errno, reason, str(path)) from error
 
 
-def _replace_in(folder: int, name: str, content: bytes) -> None:
+def _replace_in(folder: int, path: Path, content: bytes) -> None:
+    """Replace the file `path` in its open folder."""
     temporary = f".{secrets.token_hex(8)}.tmp"
-    descriptor = os.open(
-        temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666, dir_fd=folder
-    )
     try:
+        descriptor = os.open(
+            temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666, dir_fd=folder
+        )
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-    except OSError:
+        os.replace(temporary, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+    except OSError as error:  # name the target in the error, not the temporary file
         with suppress(OSError):
             os.unlink(temporary, dir_fd=folder)
-        raise
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
 
 
 def replace(path: Path, content: bytes) -> None:
