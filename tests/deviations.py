@@ -55,11 +55,15 @@ def deviation(
     *,
     computed: ModelOperation | None = None,
     backend: type[Backend] = Torch,
+    mode: str = "",
     other_inputs: bool = False,
 ) -> Deviation:
-    """Compare the outputs of `computed`, by default of the model itself, with the reference of the model."""
+    """Compare the outputs of `computed`, by default of the model itself, with the reference of the model.
+
+    `mode`: of the backend, by default its first.
+    """
     computed, reference = computed or model, verified_reference(model, dtype)
-    session = backend().open("cpu", dtype, backend.modes[0], 1)
+    session = backend().open("cpu", dtype, mode or backend.modes[0], 1)
     arrays = computed.arrays(Draw(dtype, renewed=computed.is_input) if other_inputs else Draw(dtype))
     program = backend().program(session, computed, arrays)
     outputs = session.compile(program.step, 0)(*program.inputs)

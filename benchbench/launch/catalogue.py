@@ -208,10 +208,11 @@ def with_models_of(code: UserCode, models: Mapping[str, UserModel | UsageError])
 
 
 def models_of(specs: Sequence[ModelSpec]) -> list[str] | None:
-    """The names of these models and their training steps; None if one is not described yet."""
+    """The names of these models and their steps; None if one is not described yet."""
     requested = {*map(with_kind, specs)}
     described = {
-        name: dataclasses.replace(model.spec, is_quiet=False, trains=False) for name, model in _models.items()
+        name: dataclasses.replace(model.spec, is_quiet=False, trains=False, step="")
+        for name, model in _models.items()
     }
     if not requested <= {*described.values()}:
         return None

@@ -31,12 +31,16 @@ from benchbench.model.case import Dtype, Phase, Scalar
 from benchbench.model.measurement import Cost, ModelFacts
 from benchbench.model.placement import Strategy
 from benchbench.model.user_model import (
+    DECODE,
     JAX,
     KERAS,
     KINDS,
+    PREFILL,
     SOURCE,
+    TOKENS_OF_STEP,
     TORCH,
     ModelSpec,
+    counted_items,
     dtype_obstacle,
     parse_spec,
     relative,
@@ -54,7 +58,12 @@ PACKAGES: Mapping[str, tuple[str, ...]] = MappingProxyType(  # kind of model →
     }
 )
 TRAIN_SUFFIX = "_train"  # of the name of a model's training step
-BATCH = "batch"  # name of the parameter that is the number of samples, if the model has one
+STEP_MEANINGS = MappingProxyType(
+    {
+        PREFILL: "a prompt, up to the first token; ",
+        DECODE: "one token after those in the cache of keys and values; ",
+    }
+)
 
 
 class _Graph(msgspec.Struct):
@@ -92,6 +101,7 @@ class _Description(msgspec.Struct):
     import_s: float = 0.0
     can_be_preloaded: bool = False
     has_loss: bool = False
+    generates: bool = False
     mistake: str = ""
     hint: str = ""
     line: int | None = None
@@ -114,6 +124,7 @@ class UserModelSize:
     facts: ModelFacts | None = None
     file_dtype: str = ""
     trains: bool = False
+    step: str = ""
     multiplications_saved: float | None = None
     backward_passes: int = 0
 
@@ -131,13 +142,12 @@ class UserModelSize:
 
     def cost(self, dtype: Dtype) -> Cost:
         """FLOPs as counted by the framework, and the bytes of all tensors once, which is a lower bound."""
-        batch = self.params.get(BATCH)
-        is_batch = type(batch) is int and batch > 0
+        items, item = counted_items(self.step, self.params)
         return Cost(
             flops=self.flops,
             bytes=self.floats * dtype.storage.itemsize + self.other_bytes,
-            items=int(batch) if is_batch and batch is not None else 1,
-            item="sample" if is_batch else "call",
+            items=items,
+            item=item,
         )
 
 
@@ -176,7 +186,8 @@ class UserModel:
         if self.spec.trains:
             flops = f", {quantity(graph.flops, 'FLOP')} forward and backward{at}" if graph else ""
             return [f"{self.name}: a training step{flops}; verified in the same way"]
-        line, about_constants = f"{self.name}: {_signatures(self._description, sizes)}", ""
+        meaning = STEP_MEANINGS.get(self.spec.step, "")
+        line, about_constants = f"{self.name}: {meaning}{_signatures(self._description, sizes)}", ""
         if graph:
             flops = f"{quantity(graph.flops, 'FLOP')} a step{at} ({self.kind.flops_source})"
             line += f"; {graph.parameters / 1e6:.3g} M parameters, {flops}"
@@ -187,6 +198,8 @@ class UserModel:
                     f", with its weights as they are: an engine may drop {constants} without a visible error"
                 )
             about_constants = about_constants if graph.constants else ""
+        if self.spec.step == DECODE:
+            return [f"{line}; verified in the same way"]
         inputs = f", on the inputs in {Path(self.spec.input).name}" if self.spec.input else ""
         lines = [line, f"each engine is verified against the model's own float64{inputs}{about_constants}"]
         if self._description.has_loss and self.spec.kind != TORCH:
@@ -241,6 +254,7 @@ class UserModel:
             facts=description.graph.facts,
             file_dtype=description.graph.dtype,
             trains=self.spec.trains,
+            step=self.spec.step,
         )
 
     def _describe_at(self, params: tuple[tuple[str, Scalar], ...]) -> _Description | None:
@@ -350,11 +364,20 @@ def describe(
     for spec in map(with_kind, specs):
         run_job = run_job_of(spec.kind)
         description = _describe(spec, None, run_job)
-        full_name = f"{spec.stem}_{description.attribute.lower()}"
-        is_free = not {spec.stem, f"{spec.stem}{TRAIN_SUFFIX}"}.intersection(workload_names)
+        suffixes = [f"_{step}" for step in TOKENS_OF_STEP] if description.generates else [""]
+        attribute = description.attribute.lower()
+        full_name = f"{spec.stem}_{attribute}" if attribute else f"my_{spec.stem}"
+        default_names = {f"{spec.stem}{suffix}" for suffix in (*suffixes, TRAIN_SUFFIX)}
+        is_free = default_names.isdisjoint(workload_names)
         model_name = spec.stem if description.is_default and is_free else full_name
         steps = {model_name: (spec, description)}
-        if description.has_loss and spec.kind == TORCH:
+        if description.generates:
+            specs_of_steps = [dataclasses.replace(spec, step=step) for step in TOKENS_OF_STEP]
+            steps = {
+                f"{model_name}_{step_spec.step}": (step_spec, _describe(step_spec, None, run_job))
+                for step_spec in specs_of_steps
+            }
+        if description.has_loss and spec.kind == TORCH and not spec.step:
             training = dataclasses.replace(spec, trains=True)
             steps[f"{model_name}{TRAIN_SUFFIX}"] = (training, _describe(training, None, run_job))
         for name, (step_spec, step_description) in steps.items():

@@ -54,6 +54,10 @@ KINDS: Mapping[str, ModelKind] = MappingProxyType(
         ONNX: ModelKind("ONNX file", ("onnx",), "counted from its products and convolutions", "own-onnx"),
     }
 )
+# Steps of a language model: the processing of a prompt, and of one token after those in a cache.
+PREFILL, DECODE = "prefill", "decode"
+PROMPT, CONTEXT = "prompt", "context"  # names of their sizes: tokens of the prompt, and in the cache
+TOKENS_OF_STEP = MappingProxyType({PREFILL: PROMPT, DECODE: CONTEXT})
 # Module and name of the base classes of JAX modules, which have parameters or create them from a random key.
 EQUINOX = ("equinox", "Module")
 JAX_MODULES = (EQUINOX, ("flax.nnx", "Module"), ("flax.linen", "Module"))
@@ -67,8 +71,9 @@ class ModelSpec:
 
     `folder` is the folder in which the command ran; relative paths in the model's code refer to it.
     `is_quiet`: importing it starts no thread and uses no device, so a process may import it and fork.
-    `kind` is one of `KINDS`. `trains`: measure a training step instead of the outputs. `input` is a file with
-    the first inputs. `as_they_are`: use the given weights; do not draw or calibrate any.
+    `kind` is one of `KINDS`. `trains`: measure a training step instead of the outputs. `step`: of a language
+    model, one of `TOKENS_OF_STEP`; "": the whole model. `input` is a file with the first inputs.
+    `as_they_are`: use the given weights; do not draw or calibrate any.
     """
 
     folder: str
@@ -78,6 +83,7 @@ class ModelSpec:
     is_quiet: bool = False
     kind: str = TORCH
     trains: bool = False
+    step: str = ""
     input: str = ""
     as_they_are: bool = False
 
@@ -181,6 +187,17 @@ def as_text(models: Mapping[str, ModelSpec]) -> str:
 def from_text(text: str) -> dict[str, ModelSpec]:
     """Models by name from the value of the environment variable."""
     return {name: ModelSpec(**fields) for name, fields in json.loads(text or "{}").items()}
+
+
+def counted_items(step: str, params: Mapping[str, object]) -> tuple[int, str]:
+    """Number and unit of the items of a step: tokens of a language model, samples, or the call."""
+    batch = params.get("batch")
+    if type(batch) is not int or batch <= 0:
+        return 1, "call"
+    if not step:
+        return batch, "sample"
+    prompt = params.get(PROMPT, 1)
+    return batch * (prompt if isinstance(prompt, int) else 1), "token"
 
 
 def shown_sizes(params: Mapping[str, object], names: Sequence[str]) -> str:

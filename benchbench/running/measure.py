@@ -292,13 +292,17 @@ def models_of_revision(
     models: dict[str, UserModel | UsageError] = {}
     with _describers(targets, settings, code) as ask_of:
         for name, spec in specs.items():
-            if spec.trains or (spec.file and not os.path.exists(spec.file)):
+            base_name = name.removesuffix(user_models.TRAIN_SUFFIX)
+            is_described_with_base = spec.trains and base_name in specs
+            if is_described_with_base or (spec.file and not os.path.exists(spec.file)):
                 continue
-            steps = (name, f"{name}{user_models.TRAIN_SUFFIX}")
+            steps = (name,) if spec.trains else (name, f"{name}{user_models.TRAIN_SUFFIX}")
             observer.stage(f"importing {spec.text} of the revision")
             try:
-                described = user_models.describe([dataclasses.replace(spec, is_quiet=False)], (), ask_of)
-                models |= zip(steps, described.values(), strict=False)
+                whole = dataclasses.replace(spec, is_quiet=False, trains=False)
+                described = user_models.describe([whole], (), ask_of).values()
+                same_step = [model for model in described if model.spec.trains or not spec.trains]
+                models |= zip(steps, same_step, strict=False)
             except UsageError as error:
                 models |= {step: error for step in steps if step in specs}
         revision_specs = {

@@ -147,8 +147,10 @@ def reference_jobs(
 
         message = reference_message(group[0], small=small, replicas=replicas(group[0]), seed=seed)
         label = f"float64 reference of {name}{' at a small size' if small else ''}"
-        # A user's model is its own reference, so a worker with its framework computes it.
-        model_case = group[0] if is_user_model(group[0]) else None
+        # A user's model is its own reference, so a worker with its framework computes it. Environments of
+        # other backends may lack packages that the model imports.
+        by_framework = [case for case in group if case.backend == backend_class(case.backend).framework]
+        model_case = (by_framework or group)[0] if is_user_model(group[0]) else None
         yield Job(message=message, done=handle_answer, label=label, case=model_case)
 
 

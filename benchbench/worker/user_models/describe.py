@@ -52,6 +52,7 @@ def describe_model(spec: ModelSpec, params: Mapping[str, Scalar] | None) -> dict
         input_file.check_size(spec, sizes)
         graph = model_workload(spec, sizes).facts()
         has_loss = not spec.trains and defines_loss(spec, graph)
+        has_own_inputs = spec.kind == TORCH and (loaded.inputs is not None or bool(spec.input))
     except ModelMistake as mistake:
         return {"mistake": str(mistake), "hint": mistake.hint, "line": None}
     except BaseException as error:  # noqa: BLE001 - a user's file may fail in any way
@@ -63,6 +64,7 @@ def describe_model(spec: ModelSpec, params: Mapping[str, Scalar] | None) -> dict
         "model_sizes": list(loaded.model_sizes),
         "input_sizes": list(loaded.input_sizes),
         "has_loss": has_loss,
+        "generates": bool(graph.get("generates")) and not has_own_inputs,
         "graph": {name: graph[name] for name in GRAPH_KEYS if name in graph},
         "import_s": import_s,
         "can_be_preloaded": new_threads <= 0 and not _uses_cuda(),

@@ -15,7 +15,7 @@ from typing import Any, Self
 from benchbench.arrays import AnyArray
 from benchbench.model.case import Scalar
 from benchbench.model.user_model import ModelSpec
-from benchbench.worker.user_models import torch_module
+from benchbench.worker.user_models import language_model, torch_module
 from benchbench.worker.user_models.source import ModelMistake, array_type, most_taps
 
 # Operators that move numbers and compute nothing. Their number differs between versions of torch.
@@ -54,6 +54,10 @@ def graph_of(spec: ModelSpec, params: Mapping[str, Scalar]) -> dict[str, Any]:
     shapes = [[name, list(tensor.shape)] for name, tensor in torch_module.tensors_of(module).items()]
     parameter_count = sum(parameter.numel() for parameter in module.parameters())
     constants = len(constant_parameters(module))
+    generates = language_model.is_language_model(module)
+    unread = 0
+    if spec.step:
+        unread = language_model.unread_floats(module, arrays[language_model.TOKENS].size)
     try:
         operators, flops, output = _trace(module.to("meta"), arrays, arguments, "meta")
     except Exception:  # noqa: BLE001 - modules that branch on values raise anything on the meta device
@@ -71,14 +75,16 @@ def graph_of(spec: ModelSpec, params: Mapping[str, Scalar]) -> dict[str, Any]:
         "parameters": parameter_count,
         "weights_dtype": weights_dtype(module),
         "constants": constants,
-        "floats": sum(size for size, dtype in tensors_moved if dtype.is_floating_point),
+        "floats": sum(size for size, dtype in tensors_moved if dtype.is_floating_point) - unread,
         "other_bytes": sum(
             size * dtype.itemsize for size, dtype in tensors_moved if not dtype.is_floating_point
         ),
         "outputs": {name: list(output_.shape) for name, output_ in outputs.items()},
         "takes": [array_type(array.dtype, array.shape) for array in arrays.values()],
         "gives": [array_type(output_.dtype, output_.shape) for output_ in outputs.values()],
-        "takes_images": any(array.ndim == 4 and array.dtype.kind == "f" for array in arrays.values()),
+        "takes_images": not spec.step
+        and any(array.ndim == 4 and array.dtype.kind == "f" for array in arrays.values()),
+        "generates": generates,
         "integers": [name for name, output_ in outputs.items() if not output_.is_floating_point()],
         "places": torch_module.output_paths(output),
     }

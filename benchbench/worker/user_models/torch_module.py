@@ -17,7 +17,7 @@ from benchbench.arrays import AnyArray
 from benchbench.model.case import Scalar
 from benchbench.model.user_model import ModelSpec
 from benchbench.worker.causes import one_line
-from benchbench.worker.user_models import input_file, torch_program, transformers_model
+from benchbench.worker.user_models import input_file, language_model, torch_program, transformers_model
 from benchbench.worker.user_models.source import (
     LoadedModel,
     ModelMistake,
@@ -59,7 +59,11 @@ def load(spec: ModelSpec) -> LoadedModel:
         inputs: Callable[..., Any] | None = file_inputs if callable(file_inputs) else None
         input_sizes: Mapping[str, Scalar] = {}
         try:
-            if inputs is not None:
+            if spec.step:
+                config = getattr(model, "config", None)
+                most = transformers_model.longest(config) if config is not None else None
+                input_sizes = language_model.step_sizes(spec.step, most)
+            elif inputs is not None:
                 input_sizes = default_sizes(inputs, "inputs")
             elif (example := getattr(model, "example_inputs", None)) is not None:
                 inputs, input_sizes = _example_inputs(example)
@@ -168,6 +172,8 @@ def build(spec: ModelSpec, params: Mapping[str, Scalar]) -> Any:
         )
     if getattr(getattr(module, "config", None), "use_cache", False):
         module.config.use_cache = False  # otherwise the key-value cache would be an output
+    if spec.step:
+        module = language_model.step_module(module, spec.step)
     module.eval()
     if any(map(nn.parameter.is_lazy, chain(module.parameters(), module.buffers()))):
         _initialise(module, _inputs(spec, params, module, 0))
@@ -262,6 +268,9 @@ def _drawn_inputs(spec: ModelSpec, params: Mapping[str, Scalar], module: Any, nu
     input_sizes = {name: value for name, value in params.items() if name in loaded.input_sizes}
     with in_model_folder(spec):
         seed_everything(number)
+        if spec.step:
+            most = transformers_model.longest(module.model.config)
+            return language_model.draw_inputs(module, spec.step, input_sizes, most)
         if loaded.inputs is not None:
             takes_model = list(inspect.signature(loaded.inputs).parameters)[:1] == ["self"]
             return loaded.inputs(module) if takes_model else loaded.inputs(**input_sizes)

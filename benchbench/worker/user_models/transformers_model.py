@@ -9,6 +9,7 @@ from typing import Any
 
 from benchbench.model.case import Scalar
 from benchbench.model.user_model import ModelSpec
+from benchbench.worker.user_models.language_model import step_sizes
 from benchbench.worker.user_models.source import BATCH, LoadedModel, ModelMistake, parameter_names
 
 LENGTH, SAMPLES = "length", "samples"  # names of sizes: tokens, and numbers of sound
@@ -25,7 +26,9 @@ LENGTH_LIMITS = (
 
 
 def load(spec: ModelSpec) -> LoadedModel:
-    """A model without weights, from its configuration: the first of its `architectures`, else the base model.
+    """A model without weights, from its configuration: the first of its `architectures`.
+
+    Without any, it is the language model of a kind that only generates text, else the base model.
 
     Raises ModelMistake.
     """
@@ -44,9 +47,21 @@ def load(spec: ModelSpec) -> LoadedModel:
     def make() -> Any:
         if model_class is not None and issubclass(model_class, transformers.PreTrainedModel):
             return model_class(config)
+        if _is_causal(kind, config):
+            return transformers.AutoModelForCausalLM.from_config(config, trust_remote_code=False)
         return transformers.AutoModel.from_config(config, trust_remote_code=False)
 
-    return LoadedModel(spec.attribute, True, make, {}, None, config_sizes(config))
+    sizes = step_sizes(spec.step, longest(config)) if spec.step else config_sizes(config)
+    return LoadedModel(spec.attribute, True, make, {}, None, sizes)
+
+
+def _is_causal(kind: str, config: Any) -> bool:
+    """True for a kind of models of text with a decoder only, such as `llama`."""
+    from transformers.models.auto import modeling_auto
+
+    causal = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    masked = modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    return kind in causal and kind not in masked and not getattr(config, "is_encoder_decoder", False)
 
 
 def _refuse_kernels(fields: Any, spec: ModelSpec) -> None:
@@ -72,14 +87,14 @@ def config_sizes(config: Any) -> dict[str, Scalar]:
         return {BATCH: 1}
     if _takes_sound(config):
         return {BATCH: 1, SAMPLES: DEFAULT_SAMPLES}
-    return {BATCH: 1, LENGTH: min(DEFAULT_LENGTH, _longest(config))}
+    return {BATCH: 1, LENGTH: min(DEFAULT_LENGTH, longest(config))}
 
 
 def _takes_sound(config: Any) -> bool:
     return hasattr(config, "conv_kernel") and hasattr(config, "feat_extract_norm")
 
 
-def _longest(config: Any) -> int:
+def longest(config: Any) -> int:
     """Largest number of tokens; RoBERTa's positions begin after that of padding."""
     text = getattr(config, "text_config", config)
     limits = [getattr(text, name) for name in LENGTH_LIMITS if isinstance(getattr(text, name, None), int)]
@@ -106,7 +121,7 @@ def draw_inputs(module: Any, sizes: Mapping[str, Scalar]) -> dict[str, Any]:
     if "input_values" in names and _takes_sound(config):
         inputs["input_values"] = torch.randn(batch, sizes[SAMPLES])
     if vocabulary := getattr(text, "vocab_size", None):
-        length = sizes.get(LENGTH, min(DEFAULT_LENGTH, _longest(config)))
+        length = sizes.get(LENGTH, min(DEFAULT_LENGTH, longest(config)))
         takes_tokens = "input_ids" in names and not inputs.keys() - {"pixel_values"}
         decodes = "decoder_input_ids" in names and getattr(config, "is_encoder_decoder", False)
         for name in ("input_ids",) * takes_tokens + ("decoder_input_ids",) * decodes:

@@ -13,9 +13,15 @@ from benchbench.backends.base import Session
 from benchbench.errors import Unsupported
 from benchbench.model.case import Dtype, Scalar
 from benchbench.model.measurement import Cost, ModelFacts
-from benchbench.model.user_model import KINDS, ModelSpec
+from benchbench.model.user_model import DECODE, KINDS, PREFILL, ModelSpec, counted_items
 from benchbench.worker.random_cache import cached_arrays, cached_result
-from benchbench.worker.user_models import input_file, torch_graph, torch_module, torch_program
+from benchbench.worker.user_models import (
+    input_file,
+    language_model,
+    torch_graph,
+    torch_module,
+    torch_program,
+)
 from benchbench.worker.user_models.source import BATCH, LoadedModel
 from benchbench.workloads.base import DeviceContext, Draw, Operation, Program, Workload
 from benchbench.workloads.program import without_gradients
@@ -97,15 +103,10 @@ class ModelWorkload(Workload):
 
     def cost(self, dtype: Dtype) -> Cost:
         """FLOPs counted by the framework, and the bytes of all tensors once, which is a lower bound."""
-        size, graph = self.sizes.get(BATCH, 1), self.graph
-        items = size if isinstance(size, int) and size > 0 else 1
+        graph = self.graph
+        items, item = counted_items(self.spec.step, self.sizes)
         moved_bytes = graph["floats"] * dtype.storage.itemsize + graph["other_bytes"]
-        return Cost(
-            flops=graph["flops"],
-            bytes=moved_bytes,
-            items=items,
-            item="sample" if BATCH in self.sizes else "call",
-        )
+        return Cost(flops=graph["flops"], bytes=moved_bytes, items=items, item=item)
 
     @property
     def multiplications_saved(self) -> float:
@@ -224,6 +225,8 @@ class TorchWorkload(ModelWorkload):
         return make_weights(self)
 
     def at_calibration_size(self) -> ModelInference:
+        if self.spec.step not in ("", PREFILL):  # both steps of a language model have the same weights
+            return ModelInference(replace(self.spec, step=PREFILL), self.sizes).at_calibration_size()
         return ModelInference(self.spec, super().at_calibration_size().sizes)
 
     def module(self, arrays: Arrays, device: Any, dtype: Any) -> Any:
@@ -244,7 +247,8 @@ class TorchWorkload(ModelWorkload):
         """
         import torch
 
-        images = [name for name, array in arrays.items() if self.is_input(name) and array.ndim == IMAGE_AXES]
+        inputs = [name for name in arrays if self.is_input(name)] if self.graph["takes_images"] else []
+        images = [name for name in inputs if arrays[name].ndim == IMAGE_AXES]
         channels_last = isinstance(context, Session) and context.rearranges
         if channels_last and not images:
             raise Unsupported("it takes no images, and only images have a channels-last layout")
@@ -274,7 +278,15 @@ class ModelInference(TorchWorkload, ModelOperation):
         unplaced_module = self.module(arrays, context.device, context.dtype)
         arguments, paths = self.arguments(unplaced_module), list(self.graph["places"].values())
         names = [name.removeprefix(INPUT) for name in arrays if self.is_input(name)]
-        module, make_inputs, layout = self.with_layout(context, arrays, unplaced_module)
+        module, make_plain_inputs, layout = self.with_layout(context, arrays, unplaced_module)
+        is_compiled = isinstance(context, Session) and bool(context.compiler)
+        preallocates = self.spec.step == DECODE and is_compiled and language_model.preallocate(module)
+
+        def make_inputs(arrays: Arrays) -> tuple[Any, ...]:
+            tensors = make_plain_inputs(arrays)
+            if not preallocates:
+                return tensors
+            return tuple(map(language_model.with_free_position, names, tensors))
 
         def step(*inputs: Any) -> Any:
             args, kwargs = arguments(dict(zip(names, inputs, strict=True)))
