@@ -14,7 +14,7 @@ from benchbench.errors import UsageError
 from benchbench.exporters._text import foot
 from benchbench.exporters.terminal import Terminal
 from benchbench.model.case import Cache, Case, Dtype, Status
-from benchbench.model.measurement import Memory
+from benchbench.model.measurement import Memory, ModelFacts
 from benchbench.model.note import NoteKind, note
 from benchbench.model.run import Record, Run, Settings
 from benchbench.plan.commands import longer_command
@@ -32,7 +32,7 @@ from tests.factories import (
     a_watched,
     some_rounds,
 )
-from tests.rendering import columns_of, rendered
+from tests.rendering import columns_of, on_a_terminal, rendered
 from tests.test_architecture import ROOT
 
 TORCH, TENSORFLOW, JAX = (
@@ -407,6 +407,19 @@ def test_answer_counts_wins_and_has_a_line_for_each_work() -> None:
     assert len(lines) == 4
     assert all(line.endswith(work["answer"]) for line, work in zip(lines, works, strict=True))
     assert len(a_contest((1, 2)).answer) == 1  # nothing to count
+
+
+def test_code_of_the_fastest_backend_is_printed_unbroken() -> None:
+    code = f"import torch\n{'x' * 90} = torch\nwith x:\n    x < y"
+    facts = ModelFacts(inputs=(), outputs=(), parameters=0, code=code)
+    records = [
+        *some_rounds(1.0, 1.001, 1.0, case=TORCH, model=facts),
+        *some_rounds(2.0, 2.001, 2.0, case=JAX),
+    ]
+    report = report_document(a_run(records))
+    assert f"to use gemm with torch eager:\n{code}\n" in on_a_terminal(report, 60)
+    assert "```python\n  import torch\n" in rendered(report, "markdown")
+    assert "    x &lt; y</code></pre>" in rendered(report, "html")
 
 
 CLOSE = [*some_rounds(1.0, 1.1, 0.9, case=TORCH), *some_rounds(1.1, 1.15, 1.1, case=JAX)]

@@ -372,10 +372,9 @@ def test_renaming_keeps_the_work_and_another_operator_changes_it(tmp_path: Path)
 
 
 @pytest.mark.real
-def test_a_file_is_measured_on_both_engines_and_the_suggested_code_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    onnxruntime, openvino = pytest.importorskip("onnxruntime"), pytest.importorskip("openvino")
+def test_a_file_is_measured_on_both_engines(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("openvino")
     write_model(tmp_path)
     options = ("-p", "batch=2", "-p", "length=4", "--brief", "--rounds", "1", "--threads", "1")
     accelbench("run", "mine.onnx", *options, cwd=tmp_path)
@@ -384,15 +383,3 @@ def test_a_file_is_measured_on_both_engines_and_the_suggested_code_runs(
         ("openvino", "ok"),
     }
     assert all(0 < row["error_of_allowed"] < 0.8 for row in rows(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    write_model(tmp_path, name="model.onnx")
-    inputs = operation(tmp_path / "mine.onnx", batch=2, length=4).make_inputs(0)
-    names: dict[str, Any] = {
-        "onnxruntime": onnxruntime,
-        "openvino": openvino,
-        "inputs": tuple(inputs.values()),
-    }
-    for backend in (OnnxRuntime, OpenVino):
-        exec(backend.model_code_of(ONNX, None, Dtype.FLOAT32)["graph"], names)
-    (hidden, _) = names["session"].run(None, inputs)
-    assert np.allclose(names["compiled"](list(names["inputs"]))[0], hidden, atol=1e-5)

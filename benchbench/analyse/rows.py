@@ -75,9 +75,10 @@ class Row:
     `position` and `price`. `cost`: of a step; None if no round was measured. `layout`: of images in memory.
     `relative_error`: the largest one, including failed rounds; `error_of_allowed`: as a share of the error
     that rounding explains, if that was stored. `is_user_model`: a user's model, verified against itself;
-    `model_kind`: its kind. `shares`: by name of `SHARES`, if a step has parts. `communication`: share of a
-    profiled step with communication between devices; `idle`: share in which a stage of a pipeline was idle.
-    `rounds`: number of measured rounds; `samples`: number of their blocks.
+    `model_kind`: its kind, and `code`: Python code that runs it so. `shares`: by name of `SHARES`, if a step
+    has parts. `communication`: share of a profiled step with communication between devices; `idle`: share in
+    which a stage of a pipeline was idle. `rounds`: number of measured rounds; `samples`: number of their
+    blocks.
     """
 
     case: Case
@@ -95,6 +96,7 @@ class Row:
     error_of_allowed: Value = UNKNOWN
     is_user_model: bool = False
     model_kind: str = ""
+    code: str = ""
     position: Position = field(default_factory=Position)
     price: CasePrice = field(default_factory=CasePrice)
     shares: Mapping[str, Value] = field(default_factory=dict)
@@ -256,6 +258,7 @@ def _planned_row(context: _Context, case: Case, records: Sequence[Record]) -> Ro
         model_kind=next(
             (kind_of_version(v) for v in (m.workload_version for m in measurements) if isinstance(v, str)), ""
         ),
+        code=next((process.model.code for process in measurements if process.model), ""),
     )
     if not row.ok:
         return row

@@ -38,6 +38,9 @@ USED_BY_EXPORT = (
     "torch.onnx._internal.exporter._compat",
 )
 
+# Line of code for users; see `Backend.model_code`.
+EXPORT_CODE = 'torch.onnx.export(model, <EXAMPLE>, dynamo=True).save("model.onnx")'
+
 
 class ExportingBackend(Backend):
     """Runtime of whole graphs, whose processes load models that an earlier job exported."""

@@ -370,14 +370,15 @@ class Backend(ABC):
     modes: ClassVar[tuple[str, ...]]  # the first is the default
     model_modes: ClassVar[tuple[str, ...]] = ()  # default modes for a user's model; (): the first of `modes`
     model_only_modes: ClassVar[tuple[str, ...]] = ()  # modes for users' models only
-    # Mode → line of code that runs a user's `model`, a torch module, on the tuple `inputs`.
+    # Mode → lines of code that run a user's `model`, a torch module, on its `inputs`. The placeholders in <>
+    # are those of `worker/user_models/usage.py`.
     model_code: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    # (kind, mode) → line of code for models of other kinds (model/user_model.py).
+    # (kind, mode) → lines of code for models of other kinds (model/user_model.py).
     kind_code: ClassVar[Mapping[tuple[str, str], str]] = MappingProxyType({})
-    code_hints: ClassVar[Mapping[Dtype, str]] = MappingProxyType({})  # replacement for HINT in these lines
+    code_hints: ClassVar[Mapping[Dtype, str]] = MappingProxyType({})  # replacement for HINT in them
     # Modes that lose precision beyond rounding → how. They compete only if the user allows an error.
     lossy_modes: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    # Mode → line of code for training. `step` consists of zero_grad, forward, backward and the update.
+    # Mode → lines of code for training. `step` consists of zero_grad, forward, backward and the update.
     training_code: ClassVar[Mapping[str, str]] = MappingProxyType({})
     refused_modes: ClassVar[dict[str, str]] = {}  # mode → why it is not supported
     phases: ClassVar[tuple[Phase, ...]] = tuple(Phase)

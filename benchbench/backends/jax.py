@@ -54,10 +54,13 @@ class Jax(Backend):
     modes = ("jit",)
     kind_code = MappingProxyType(
         {
-            ("keras", "jit"): "weights = model.trainable_variables, model.non_trainable_variables; "
-            "run = jax.jit(lambda weights, *x: model.stateless_call(*weights, *x, training=False)[0])  "
-            "# with KERAS_BACKEND=jax",
-            ("jax", "jit"): "run = jax.jit(model)",
+            ("keras", "jit"): 'import os\nos.environ["KERAS_BACKEND"] = "jax"\nimport jax\n'
+            "def call(weights, inputs):\n"
+            "    return model.stateless_call(*weights, <CALL>, training=False)[0]\n"
+            "weights = [[variable.value for variable in variables] for variables in "
+            "(model.trainable_variables, model.non_trainable_variables)]\n"
+            "run = jax.jit(call)\noutput = run(weights, inputs)",
+            ("jax", "jit"): "run = jax.jit(model)\noutput = run(params, <CALL>)",
         }
     )
     dtypes = (*Backend.dtypes, Dtype.FLOAT8)

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from benchbench.arrays import Floats, Indices
 from benchbench.backends._model_cache import cached_model, has_cached_models, run_cache
-from benchbench.backends._onnx import ExportedSession, ExportingBackend, require_exporter
+from benchbench.backends._onnx import EXPORT_CODE, ExportedSession, ExportingBackend, require_exporter
 from benchbench.backends._torch import uses_channels_last
 from benchbench.backends.base import FULL_MEMORY, PrecisionMismatch, Session
 from benchbench.errors import Unsupported
@@ -51,6 +51,15 @@ SUMS_IN_32_BITS = {
 }  # x86 instructions that add int8 products in 32 bits
 NOT_QUANTISED = {"Softmax"}  # steps of 1/256 are too coarse for weights of 1/length
 
+# Lines of code for users; see `Backend.model_code`.
+SESSION_CODE = 'session = onnxruntime.InferenceSession("{}"<PROVIDERS>)'
+QUANTISE_CODE = (
+    "import onnx\nimport onnxruntime.quantization\n"
+    'unquantised = onnx.load("{}")\ndel unquantised.graph.value_info[:]\n'
+    'onnxruntime.quantization.quantize_dynamic(unquantised, "int8.onnx", per_channel=True, reduce_range=True)'
+)
+FEED_CODE = "outputs = session.run(None, dict(zip([port.name for port in session.get_inputs()], <ARRAYS>)))"
+
 
 class OnnxRuntime(ExportingBackend):
     """Mode `graph`: exported, optimised, run. TensorRT is a separate device, as it is a separate provider."""
@@ -80,20 +89,17 @@ class OnnxRuntime(ExportingBackend):
     )
     model_code = MappingProxyType(
         {
-            "graph": 'torch.onnx.export(model, inputs, dynamo=True).save("model.onnx"); '
-            'session = onnxruntime.InferenceSession("model.onnx")',
-            DYNAMIC: 'torch.onnx.export(model, inputs, dynamo=True).save("model.onnx"); '
-            "import onnxruntime.quantization; "
-            'onnxruntime.quantization.quantize_dynamic("model.onnx", "int8.onnx", per_channel=True, '
-            'reduce_range=True); session = onnxruntime.InferenceSession("int8.onnx")',
+            "graph": f"import onnxruntime\n{EXPORT_CODE}\n{SESSION_CODE.format('model.onnx')}\n{FEED_CODE}",
+            DYNAMIC: f"{EXPORT_CODE}\n{QUANTISE_CODE.format('model.onnx')}\n"
+            f"{SESSION_CODE.format('int8.onnx')}\n{FEED_CODE}",
         }
     )
     kind_code = MappingProxyType(
         {
-            ("onnx", "graph"): 'session = onnxruntime.InferenceSession("model.onnx")',
-            ("onnx", DYNAMIC): "import onnxruntime.quantization; "
-            'onnxruntime.quantization.quantize_dynamic("model.onnx", "int8.onnx", per_channel=True, '
-            'reduce_range=True); session = onnxruntime.InferenceSession("int8.onnx")',
+            ("onnx", "graph"): f"import onnxruntime\n{SESSION_CODE.format('<FILE>')}\n"
+            "outputs = session.run(None, inputs)",
+            ("onnx", DYNAMIC): f"{QUANTISE_CODE.format('<FILE>')}\n"
+            f"{SESSION_CODE.format('int8.onnx')}\noutputs = session.run(None, inputs)",
         }
     )
     start_up = StartUp(
@@ -489,10 +495,13 @@ def saturates(flags: Set[str]) -> bool:
 
 def quantise_dynamically(path: Path, folder: Path) -> Path:
     """Quantise weights to int8 by channel, in 7 bits, which no CPU's kernels saturate."""
+    import onnx
     from onnxruntime.quantization import quantize_dynamic
 
     quantised = folder / "dynamic.onnx"
-    quantize_dynamic(path, quantised, per_channel=True, reduce_range=True)
+    model = onnx.load(path)
+    del model.graph.value_info[:]  # the quantiser transposes weights, and would find their old shapes here
+    quantize_dynamic(model, quantised, per_channel=True, reduce_range=True)
     return quantised
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from benchbench.backends._onnx import ExportedSession, ExportingBackend, require_exporter
+from benchbench.backends._onnx import EXPORT_CODE, ExportedSession, ExportingBackend, require_exporter
 from benchbench.backends.base import Session
 from benchbench.errors import Unsupported
 from benchbench.model.case import Cache, Dtype, Phase
@@ -51,15 +51,17 @@ class OpenVino(ExportingBackend):
     )
     model_code = MappingProxyType(
         {
-            "graph": 'torch.onnx.export(model, inputs, dynamo=True).save("model.onnx"); '
-            'compiled = openvino.Core().compile_model("model.onnx", "CPU", HINT)',
+            "graph": f"import openvino\n{EXPORT_CODE}\n"
+            'compiled = openvino.Core().compile_model("model.onnx", "CPU", HINT)\n'
+            "outputs = compiled(<ARRAYS>)",
         }
     )
     kind_code = MappingProxyType(
         {
-            ("onnx", "graph"): 'model = openvino.Core().read_model("model.onnx"); '
-            "model.reshape({port: list(each.shape) for port, each in zip(model.inputs, inputs)}); "
-            'compiled = openvino.Core().compile_model(model, "CPU", HINT)',
+            ("onnx", "graph"): 'import openvino\nmodel = openvino.Core().read_model("<FILE>")\n'
+            "model.reshape({port: list(inputs[port.any_name].shape) for port in model.inputs})\n"
+            'compiled = openvino.Core().compile_model(model, "CPU", HINT)\n'
+            "outputs = compiled(inputs)",
         }
     )
     start_up = StartUp(

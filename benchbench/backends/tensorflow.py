@@ -39,6 +39,8 @@ UNUSED = ("jax", "matplotlib")
 # Dtype → TF-TRT's precision_mode. Weights and inputs stay in float32; the converter converts the layers.
 TENSORRT_PRECISION = {Dtype.FLOAT32: "FP32", Dtype.FLOAT16: "FP16"}
 
+KERAS_CODE = 'import os\nos.environ["KERAS_BACKEND"] = "tensorflow"'  # lines of `Backend.kind_code`
+
 
 class TensorFlow(Backend):
     """`function` is tf.function, `xla` adds jit_compile=True, `tensorrt` is TF-TRT's conversion."""
@@ -49,11 +51,12 @@ class TensorFlow(Backend):
     model_modes = ("function", "xla", "eager")
     kind_code = MappingProxyType(
         {
-            ("keras", "eager"): "run = lambda *x: model(*x, training=False)  # with KERAS_BACKEND=tensorflow",
-            ("keras", "function"): "run = tf.function(lambda *x: model(*x, training=False))  "
-            "# with KERAS_BACKEND=tensorflow",
-            ("keras", "xla"): "run = tf.function(lambda *x: model(*x, training=False), jit_compile=True)  "
-            "# with KERAS_BACKEND=tensorflow",
+            ("keras", "eager"): f"{KERAS_CODE}\noutput = model(<CALL>, training=False)",
+            ("keras", "function"): f"{KERAS_CODE}\nimport tensorflow as tf\n"
+            "run = tf.function(lambda inputs: model(<CALL>, training=False))\noutput = run(inputs)",
+            ("keras", "xla"): f"{KERAS_CODE}\nimport tensorflow as tf\n"
+            "run = tf.function(lambda inputs: model(<CALL>, training=False), jit_compile=True)\n"
+            "output = run(inputs)",
         }
     )
     runs_unused = frozenset({"eager"})

@@ -55,6 +55,11 @@ CALLS_UNTIL_TIMED = {"cudagraph": 2, "reduce-overhead": 3}
 OF_CUDA = ("reduce-overhead", "cudagraph")
 PARALLEL = (Strategy.DATA_PARALLEL, Strategy.FULLY_SHARDED, Strategy.TENSOR_PARALLEL, Strategy.PIPELINE)
 
+# Lines of code for users; see `Backend.model_code`.
+CALL_CODE = "with torch.no_grad():\n    output = model(<CALL>)"
+LAYOUT_CODE = "model = model.to(memory_format=torch.channels_last)\n<LAYOUT>"
+KERAS_CODE = 'import os\nos.environ["KERAS_BACKEND"] = "torch"\nimport torch'
+
 
 class Torch(Backend):
     """`compile` is torch.compile with inductor, its default backend; its other modes have their own names.
@@ -71,33 +76,39 @@ class Torch(Backend):
     exporting_modes = (AOTI,)
     model_code = MappingProxyType(
         {
-            "eager": "model = model.eval()",
-            CHANNELS_LAST: "model = model.eval().to(memory_format=torch.channels_last)",
-            "compile": "model = torch.compile(model.eval())",
-            FREEZING: "torch._inductor.config.freezing = True; model = torch.compile(model.eval()); "
-            "torch.set_grad_enabled(False)",
-            AOTI: "program = torch.export.export(model.eval(), inputs); "
-            'torch._inductor.aoti_compile_and_package(program, package_path="model.pt2"); '
-            'model = torch._inductor.aoti_load_package("model.pt2")',
-            "reduce-overhead": 'model = torch.compile(model.eval(), mode="reduce-overhead")',
-            "max-autotune-no-cudagraphs": "model = torch.compile(model.eval(), "
-            'mode="max-autotune-no-cudagraphs")',
+            "eager": f"<MOVE>\n{CALL_CODE}",
+            CHANNELS_LAST: f"<MOVE>\n{LAYOUT_CODE}\n{CALL_CODE}",
+            "compile": f"<MOVE>\nmodel = torch.compile(model)\n{CALL_CODE}",
+            FREEZING: "import torch._inductor.config\n<MOVE>\ntorch._inductor.config.freezing = True\n"
+            f"model = torch.compile(model)\n{CALL_CODE}",
+            AOTI: "<MOVE>\nwith torch.no_grad():\n    program = torch.export.export(model, <EXAMPLE>)\n"
+            'torch._inductor.aoti_compile_and_package(program, package_path="model.pt2")\n'
+            'model = torch._inductor.aoti_load_package("model.pt2")\n'
+            "output = model(<CALL>)",
+            "reduce-overhead": f'<MOVE>\nmodel = torch.compile(model, mode="reduce-overhead")\n{CALL_CODE}',
+            "max-autotune-no-cudagraphs": "<MOVE>\nmodel = torch.compile(model, "
+            f'mode="max-autotune-no-cudagraphs")\n{CALL_CODE}',
         }
     )
     full_memory = (*FULL_MEMORY, "can't allocate memory")  # message of the CPU's allocator
     kind_code = MappingProxyType(
         {
-            ("keras", "eager"): "run = torch.no_grad()(lambda *x: model(*x, training=False))  "
-            "# with KERAS_BACKEND=torch",
-            ("keras", "compile"): "run = torch.no_grad()(torch.compile(model.eval()))  "
-            "# with KERAS_BACKEND=torch",
+            (
+                "keras",
+                "eager",
+            ): f"{KERAS_CODE}\nwith torch.no_grad():\n    output = model(<CALL>, training=False)",
+            (
+                "keras",
+                "compile",
+            ): f"{KERAS_CODE}\nrun = torch.compile(lambda inputs: model(<CALL>, training=False))\n"
+            "with torch.no_grad():\n    output = run(inputs)",
         }
     )
     training_code = MappingProxyType(
         {
-            "eager": "model = model.train()",
-            CHANNELS_LAST: "model = model.train().to(memory_format=torch.channels_last)",
-            "compile": "step = torch.compile(step)",
+            "eager": "<MOVE>\nloss = step()",
+            CHANNELS_LAST: f"<MOVE>\n{LAYOUT_CODE}\nloss = step()",
+            "compile": "<MOVE>\nstep = torch.compile(step)\nloss = step()",
         }
     )
     runs_unused = frozenset(modes)  # torch.compile, too, since autograd runs between its graphs

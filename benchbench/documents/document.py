@@ -104,7 +104,8 @@ class Cell:
     """Texts and numbers, shown one after the other.
 
     `unsure` appends a `?`: the value is not significantly different from what it is compared with.
-    `footnotes` are shown below the table. `short` is a shorter text for narrow terminals.
+    `footnotes` are shown below the table. `short` is a shorter text for narrow terminals. `code`: lines of
+    code below the text, which are not broken.
     """
 
     parts: tuple[Part, ...] = ()
@@ -112,6 +113,7 @@ class Cell:
     unsure: bool = False
     footnotes: tuple[str, ...] = ()
     short: str = ""
+    code: str = ""
 
     def __str__(self) -> str:
         return " ".join(filter(None, (*map(str, self.parts), "?" if self.unsure else "")))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -34,9 +34,7 @@ from benchbench.judging.ranking import EQUIVALENCE, THREADS, Rival, Standing, Wo
 from benchbench.model.case import Dtype, Status, Verdict
 from benchbench.model.note import CONTENTION, Note
 from benchbench.model.run import Run, RunInfo
-from benchbench.model.user_model import ONNX_FILE
 from benchbench.plan.commands import longer_command, why_not_resumed
-from benchbench.registry import find_class
 from benchbench.timing.policy import policy_text
 
 SCHEMA = 1  # of the JSON. 1: first
@@ -371,7 +369,7 @@ def fastest_lines(works: Sequence[Work], run: Run) -> list[Cell]:
         lines.append(Cell((f"and {count_of(more, 'work')} more, in the table below",)))
     undecided = [work for work in compared if work.verdict.standing is Standing.OPEN]
     lines += [Cell((line,)) for line in run.info.implied_sizes]
-    return [*lines, *_deciding_command(undecided, run), *_usage_lines(compared, run.info.models)]
+    return [*lines, *_deciding_command(undecided, run), *_usage_lines(compared)]
 
 
 def _deciding_command(undecided: Sequence[Work], run: Run) -> list[Cell]:
@@ -396,26 +394,18 @@ def _deciding_command(undecided: Sequence[Work], run: Run) -> list[Cell]:
     return [Cell((f"to decide: {command} (about {duration(cost_s)})",))]
 
 
-def _usage_lines(compared: Sequence[Work], models: Mapping[str, str]) -> list[Cell]:
-    """Code that runs a user's model in its fastest configuration, without duplicates."""
-    from benchbench.backends.base import Backend  # imports the workloads, too
-
-    lines: dict[str, None] = {}
+def _usage_lines(compared: Sequence[Work]) -> list[Cell]:
+    """Code that runs a user's model in its fastest configuration, for the first size of each."""
+    code_by_heading: dict[str, str] = {}
     for work in compared:
         case = work.verdict.fastest and work.verdict.fastest.case
-        if (
-            case
-            and any(row.is_user_model for row in work.rows)
-            and work.verdict.standing is not Standing.OPEN
-        ):
-            backend = find_class("benchbench.backends", case.backend, Backend)  # type: ignore[type-abstract]
-            kind = next(row.model_kind for row in work.rows if row.is_user_model)
-            if backend and (code := backend.model_code_of(kind, case.phase, case.dtype).get(case.mode)):
-                model = models.get(case.workload, "")
-                call = code.replace(f"model{ONNX_FILE}", model) if model.endswith(ONNX_FILE) else code
-                narrow = "" if case.dtype in (None, Dtype.FLOAT32) else f", the model in {case.dtype}"
-                lines[f"to use {case.target} {case.mode}{narrow}: {call}"] = None
-    return [Cell((line,)) for line in lines]
+        row = next((row for row in work.rows if case and row.case == case), None)
+        if case and row and row.code and work.verdict.standing is not Standing.OPEN:
+            narrow = "" if case.dtype in (None, Dtype.FLOAT32) else f" in {case.dtype}"
+            code_by_heading.setdefault(
+                f"to use {case.workload} with {case.target} {case.mode}{narrow}:", row.code
+            )
+    return [Cell((heading,), code=code) for heading, code in code_by_heading.items()]
 
 
 def _rounds_needed(work: Work, info: RunInfo) -> int | None:

@@ -40,6 +40,11 @@ def cell_text(cell: Cell | None, footnote_marks: Marks) -> str:
     return visible(str(cell)) + mark_text(cell, footnote_marks)
 
 
+def code_lines(cell: Cell) -> list[str]:
+    """The lines of code below a cell's text."""
+    return [visible(line) for line in cell.code.splitlines()]
+
+
 def mark_text(cell: Cell, footnote_marks: Marks) -> str:
     """Marks of a cell's footnotes, in order."""
     return (

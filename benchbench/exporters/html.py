@@ -327,7 +327,12 @@ def _cell(cell: Cell, notes: _Links) -> str:
 def _toned(cell: Cell, text: str, notes: _Links) -> str:
     text = notes.linked(text)
     toned = text if cell.tone is Tone.PLAIN or not text else f'<span class="{cell.tone}">{text}</span>'
-    return toned + notes.marks(cell)
+    code = (
+        f"<pre><code>{'<br>'.join(html_text(line) for line in cell.code.splitlines())}</code></pre>"
+        if cell.code
+        else ""
+    )
+    return toned + notes.marks(cell) + code
 
 
 def _commands(table: Table) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import ClassVar
 
-from benchbench.documents.document import Document, Layout, Table
-from benchbench.exporters._text import EMPTY, Marks, cell_text, foot, marks
+from benchbench.documents.document import Cell, Document, Layout, Table
+from benchbench.exporters._text import EMPTY, Marks, cell_text, code_lines, foot, marks
 from benchbench.exporters.base import Exporter
 from benchbench.format import visible
 
@@ -29,7 +29,7 @@ class Markdown(Exporter):
         footnote_marks = marks(document)
         blocks = [
             f"## {escape(visible(document.title))}\n",
-            _bullets(cell_text(answer, footnote_marks) for answer in document.answer),
+            "".join(_answer(answer, footnote_marks) for answer in document.answer),
             _bullets(document.facts),
             *(block for tables in _grouped(document.tables) for block in _tables(tables, footnote_marks)),
             _bullets(foot(document)),
@@ -67,6 +67,12 @@ def _tables(tables: Sequence[Table], footnote_marks: Marks) -> Iterator[str]:
         lines += [_row(escape(cell_text(cell, footnote_marks)) for cell in row) for row in table.rows]
     yield "".join(lines)
     yield _bullets(first.notes)
+
+
+def _answer(answer: Cell, footnote_marks: Marks) -> str:
+    """Bullet of an answer, with its code in a fenced block."""
+    lines = ["```python", *code_lines(answer), "```"] if answer.code else []
+    return _bullets([cell_text(answer, footnote_marks)]) + "".join(f"  {line}\n" for line in lines)
 
 
 def _bullets(lines: Iterable[str]) -> str:

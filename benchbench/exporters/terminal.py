@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from benchbench import format as fmt
 from benchbench.documents.document import Cell, Column, Document, Gauge, Layout, Table, paragraph
-from benchbench.exporters._text import EMPTY, STYLES, Marks, cell_text, foot, mark_text, marks
+from benchbench.exporters._text import EMPTY, STYLES, Marks, cell_text, code_lines, foot, mark_text, marks
 from benchbench.exporters.base import Exporter
 from benchbench.format import visible
 
@@ -64,9 +64,11 @@ class Terminal(Exporter):
         return "\n".join(filter(None, blocks))
 
     def _sentence(self, cell: Cell, footnote_marks: Marks) -> Text:
-        """Cell on separate lines, with a hanging indent."""
+        """Cell on separate lines, with a hanging indent. Lines of code below it are not broken."""
         lines = fmt.at_words(cell_text(cell, footnote_marks), self._width or UNWRAPPED)
-        return _text("\n".join(lines), STYLES[cell.tone])
+        text = _text("\n".join([*lines, *code_lines(cell)]), STYLES[cell.tone])
+        text.no_wrap = bool(cell.code)
+        return text
 
     def _sentences(self, contents: Iterable[str]) -> list[Text]:
         return [self._sentence(Cell((content,)), {}) for content in contents]
@@ -88,7 +90,7 @@ class Terminal(Exporter):
         )
         assert isinstance(console.file, StringIO)
         for part in parts:
-            if _is_plain(part, console.width):
+            if part.no_wrap or _is_plain(part, console.width):
                 console.file.write(f"{part.plain}\n")  # faster than Rich, which takes 0.1 ms per line
             else:
                 console.print(part)

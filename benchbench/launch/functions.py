@@ -29,7 +29,7 @@ from benchbench.errors import UnreadableInput, UsageError, kind_of, text_of
 from benchbench.format import size
 from benchbench.machine.variables import is_passed_on
 from benchbench.model.function import Call, FunctionLocation
-from benchbench.model.user_model import EQUINOX, JAX_MODULES, classes_imported
+from benchbench.model.user_model import EQUINOX, JAX_MODULES, MEMORY_FOLDER, classes_imported
 from benchbench.reading import read_file
 from benchbench.redaction import hide_secrets
 
@@ -315,7 +315,7 @@ def model_file(
         search_path=[str(paths.absolute(entry)) for entry in sys.path],
         objects=OBJECTS,
     )
-    with tempfile.TemporaryDirectory(prefix="accelbench-model-") as folder:
+    with tempfile.TemporaryDirectory(prefix=MEMORY_FOLDER) as folder:
         (Path(folder) / OBJECTS).write_bytes(content)
         file = Path(folder) / f"{name}.py"
         file.write_text(source, encoding="utf-8")

@@ -46,6 +46,7 @@ class ModelFacts:
     outputs: tuple[str, ...]
     parameters: int
     data: str = ""  # digest of other causes of its numbers: a file of inputs, given weights
+    code: str = ""  # Python code that runs it as the case did; "" if there is none, and in older runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

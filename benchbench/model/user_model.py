@@ -18,6 +18,7 @@ from benchbench.errors import UsageError
 
 VARIABLE = "ACCELBENCH_MODELS"  # environment variable that passes the user's models to workers
 CONFIG, SOURCE, PROGRAM, KERAS_FILE, ONNX_FILE = ".json", ".py", ".pt2", ".keras", ".onnx"
+MEMORY_FOLDER = "accelbench-model-"  # prefix of the folder of a model in memory, which is written to a file
 GENERIC_NAME = "model.py"  # file name that does not describe its model
 HINT = (
     "Write FILE.py, FILE.py:Model, package.module:Model, FILE.pt2, FILE.onnx, FILE.keras, or the JSON file "

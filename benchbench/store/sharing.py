@@ -200,7 +200,8 @@ def _record(record: Record, values: Mapping[str, str], texts: _Texts) -> Record:
     if isinstance(outcome, Failure):
         outcome = replace(outcome, message=texts.message(outcome.message), log="")
     else:
-        outcome = replace(outcome, notes=_notes(outcome.notes, texts))
+        model = replace(outcome.model, code="") if outcome.model else None  # it names files and functions
+        outcome = replace(outcome, notes=_notes(outcome.notes, texts), model=model)
         if outcome.telemetry:
             notes = _notes(outcome.telemetry.notes, texts)
             outcome = replace(outcome, telemetry=replace(outcome.telemetry, notes=notes))

@@ -11,7 +11,7 @@ from typing import Any
 from benchbench.backends.base import Backend, Session, Timer
 from benchbench.machine.kernel import cpu_seconds
 from benchbench.model.case import Cache, Case
-from benchbench.model.measurement import Measurement, Memory
+from benchbench.model.measurement import Measurement, Memory, ModelFacts
 from benchbench.model.note import Note, NoteKind, note
 from benchbench.model.run import Policy
 from benchbench.stats import median
@@ -47,6 +47,7 @@ from benchbench.worker.program import (
     verify_form,
 )
 from benchbench.worker.ranks import on_cpu
+from benchbench.worker.user_models.usage import usage_code
 from benchbench.worker.user_models.workload import ModelWorkload
 from benchbench.workloads.base import CONSUMER, SOURCE, Operation, Workload
 
@@ -142,7 +143,7 @@ def _measure(
             *case_notes(opened, samples, compiled),
         ),
         workload_version=workload.work_version,
-        model=workload.model_facts,
+        model=_model_facts(backend, workload, case),
         window=samples.window,
         turns=samples.turns,
         batches=samples.batches,
@@ -150,6 +151,14 @@ def _measure(
         parts_s=parts_s,
         layout=runner.program.layout,
     )
+
+
+def _model_facts(backend: Backend, workload: Workload, case: Case) -> ModelFacts | None:
+    """Facts of a user's model, with the code that runs it as in this case; None for other workloads."""
+    facts = workload.model_facts
+    if facts is None or not isinstance(workload, ModelWorkload):
+        return None
+    return dataclasses.replace(facts, code=usage_code(backend, workload, case))
 
 
 def first_call(runner: Runner, session: Session, timer: Timer) -> tuple[Any, float, int | None]:

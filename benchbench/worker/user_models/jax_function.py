@@ -117,11 +117,8 @@ def build(spec: ModelSpec, params: Mapping[str, Scalar]) -> Function:
     """Build the function at these parameters for inference, with the same numbers in every process."""
     import jax
 
-    loaded = load(spec)
-    model_sizes = {name: value for name, value in params.items() if name in loaded.model_sizes}
+    model = module_of(spec, params)
     with in_model_folder(spec):
-        seed_everything(0)
-        model = loaded.make(**model_sizes)
         if isinstance(model, tuple):
             function, tree = model
             if hasattr(function, "apply"):  # a module of flax's linen
@@ -131,14 +128,14 @@ def build(spec: ModelSpec, params: Mapping[str, Scalar]) -> Function:
             arguments = arguments_like(_inputs(spec, params, 0))
             args, kwargs = arguments(arrays_by_path(_inputs(spec, params, 0)))
             return _of_tree(model.apply, model.init(jax.random.PRNGKey(0), *args, **kwargs))
-    if _is_nnx(model):
+    if is_nnx(model):
         return _of_nnx(model)
     if callable(model) and any(map(_is_weight, jax.tree.leaves(model))):
         if hasattr(model, "__dataclass_fields__"):
             import equinox
 
             model = equinox.nn.inference_mode(model)
-        keys = {KEY: jax.random.PRNGKey(0)} if _needs(model, KEY) else {}
+        keys = {KEY: jax.random.PRNGKey(0)} if needs(model, KEY) else {}
         return _of_tree(lambda tree, *args, **kwargs: tree(*args, **{**keys, **kwargs}), model)
     raise ModelMistake(
         f"{spec.text} is {type(model).__name__}, not a JAX function with parameters.",
@@ -146,7 +143,17 @@ def build(spec: ModelSpec, params: Mapping[str, Scalar]) -> Function:
     )
 
 
-def _is_nnx(model: Any) -> bool:
+def module_of(spec: ModelSpec, params: Mapping[str, Scalar]) -> Any:
+    """A function and its parameters, or a module, as the user's file makes it."""
+    loaded = load(spec)
+    model_sizes = {name: value for name, value in params.items() if name in loaded.model_sizes}
+    with in_model_folder(spec):
+        seed_everything(0)
+        return loaded.make(**model_sizes)
+
+
+def is_nnx(model: Any) -> bool:
+    """True for a module of flax's nnx."""
     import sys
 
     nnx = sys.modules.get("flax.nnx")
@@ -158,7 +165,7 @@ def _of_nnx(module: Any) -> Function:
 
     module.eval()
     graph, state = nnx.split(module)
-    needs_rngs = _needs(module, RNGS)
+    needs_rngs = needs(module, RNGS)
 
     def call(tree: Any, *args: Any, **kwargs: Any) -> Any:
         rngs = {RNGS: nnx.Rngs(0)} if needs_rngs and RNGS not in kwargs else {}
@@ -167,7 +174,7 @@ def _of_nnx(module: Any) -> Function:
     return _of_tree(call, state)
 
 
-def _needs(model: Any, name: str) -> bool:
+def needs(model: Any, name: str) -> bool:
     """True if calls of a module require a keyword argument of this name."""
     parameter = inspect.signature(type(model).__call__).parameters.get(name)
     return (

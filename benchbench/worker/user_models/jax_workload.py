@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from benchbench.arrays import AnyArray
 from benchbench.model.case import Dtype, Scalar
 from benchbench.model.user_model import ModelSpec
-from benchbench.worker.user_models import jax_function
+from benchbench.worker.user_models import jax_function, usage
 from benchbench.worker.user_models.source import LoadedModel, ModelMistake, array_type, most_taps
 from benchbench.worker.user_models.workload import INPUT, NOISE_SCALE, WEIGHT, ModelOperation
 from benchbench.workloads.base import DeviceContext, Draw, Program
@@ -63,6 +63,7 @@ def graph_of(spec: ModelSpec, params: Mapping[str, Scalar]) -> dict[str, Any]:
         "takes_images": False,
         "integers": [name for name, array in outputs.items() if "float" not in str(array.dtype)],
         "places": {},
+        **usage.jax_setup(spec, params, inputs),
     }
 
 

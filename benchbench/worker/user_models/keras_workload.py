@@ -18,7 +18,7 @@ from benchbench.backends.base import Session
 from benchbench.errors import Unsupported
 from benchbench.model.case import Dtype, Scalar
 from benchbench.model.user_model import ModelSpec
-from benchbench.worker.user_models import keras_model
+from benchbench.worker.user_models import keras_model, usage
 from benchbench.worker.user_models.source import LoadedModel, ModelMistake, array_type, most_taps
 from benchbench.worker.user_models.workload import NOISE_SCALE, WEIGHT, ModelOperation
 from benchbench.workloads.base import DeviceContext, Draw, Program
@@ -71,6 +71,7 @@ def graph_of(spec: ModelSpec, params: Mapping[str, Scalar]) -> dict[str, Any]:
         "takes_images": False,  # the model itself determines their layout
         "integers": [name for name, tensor in outputs.items() if "float" not in str(tensor.dtype)],
         "places": {".".join(map(str, path)): list(path) for path, _ in keras_model.flat_with_path(output)},
+        **usage.keras_setup(spec, params, model, inputs),
     }
 
 

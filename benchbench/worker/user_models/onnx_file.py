@@ -17,7 +17,7 @@ from benchbench.arrays import AnyArray
 from benchbench.backends._onnx import OnnxFile
 from benchbench.model.case import Dtype, Scalar
 from benchbench.model.user_model import ModelSpec, dtype_obstacle
-from benchbench.worker.user_models import input_file
+from benchbench.worker.user_models import input_file, usage
 from benchbench.worker.user_models.source import (
     LoadedModel,
     ModelMistake,
@@ -356,6 +356,7 @@ def graph_of(spec: ModelSpec, sizes: Mapping[str, Scalar]) -> dict[str, Any]:
         "takes_images": False,  # images with a layout that engines may change
         "integers": [name for name in names if not is_float(dtypes[name])],
         "dtype": floats[0] if floats else "",
+        **usage.onnx_setup(spec, {name: array.astype(dtypes[name]) for name, array in arrays.items()}),
     }
 
 

@@ -15,7 +15,7 @@ from typing import Any, Self
 from benchbench.arrays import AnyArray
 from benchbench.model.case import Scalar
 from benchbench.model.user_model import ModelSpec
-from benchbench.worker.user_models import language_model, torch_module
+from benchbench.worker.user_models import language_model, torch_module, usage
 from benchbench.worker.user_models.source import ModelMistake, array_type, most_taps
 
 # Operators that move numbers and compute nothing. Their number differs between versions of torch.
@@ -55,9 +55,11 @@ def graph_of(spec: ModelSpec, params: Mapping[str, Scalar]) -> dict[str, Any]:
     parameter_count = sum(parameter.numel() for parameter in module.parameters())
     constants = len(constant_parameters(module))
     generates = language_model.is_language_model(module)
-    unread = 0
+    unread, setup = 0, {}
     if spec.step:
         unread = language_model.unread_floats(module, arrays[language_model.TOKENS].size)
+    else:
+        setup = usage.torch_setup(spec, params, module, torch_module.example_inputs(spec, params, module, 0))
     try:
         operators, flops, output = _trace(module.to("meta"), arrays, arguments, "meta")
     except Exception:  # noqa: BLE001 - modules that branch on values raise anything on the meta device
@@ -87,6 +89,7 @@ def graph_of(spec: ModelSpec, params: Mapping[str, Scalar]) -> dict[str, Any]:
         "generates": generates,
         "integers": [name for name, output_ in outputs.items() if not output_.is_floating_point()],
         "places": torch_module.output_paths(output),
+        **setup,
     }
 
 

@@ -176,7 +176,7 @@ def build(spec: ModelSpec, params: Mapping[str, Scalar]) -> Any:
         module = language_model.step_module(module, spec.step)
     module.eval()
     if any(map(nn.parameter.is_lazy, chain(module.parameters(), module.buffers()))):
-        _initialise(module, _inputs(spec, params, module, 0))
+        _initialise(module, example_inputs(spec, params, module, 0))
     return module
 
 
@@ -206,10 +206,10 @@ def make_inputs(
     Each number has its own seed. Inputs that ignore the seed are shuffled one by one, which keeps their
     ranges and dtypes.
     """
-    inputs = _inputs(spec, params, module, number)
+    inputs = example_inputs(spec, params, module, number)
     arrays = {name: as_array(tensor) for name, tensor in named_tensors(inputs).items()}
     if number:
-        first_inputs = named_tensors(_inputs(spec, params, module, 0))
+        first_inputs = named_tensors(example_inputs(spec, params, module, 0))
         first = {name: as_array(tensor) for name, tensor in first_inputs.items()}
         arrays = dict(distinct_inputs(first, arrays, number))
     return arrays, arguments_like(inputs)
@@ -246,7 +246,7 @@ def arguments_like(example: Any) -> Arguments:
     return make_arguments
 
 
-def _inputs(spec: ModelSpec, params: Mapping[str, Scalar], module: Any, number: int) -> Any:
+def example_inputs(spec: ModelSpec, params: Mapping[str, Scalar], module: Any, number: int) -> Any:
     """Inputs in the structure of the user's `inputs`, with elements of the input file if there is one."""
     import torch
 

@@ -17,7 +17,7 @@ from benchbench.backends.base import Session
 from benchbench.model.case import Dtype, Scalar
 from benchbench.model.user_model import ModelSpec
 from benchbench.worker.random_cache import cached_arrays
-from benchbench.worker.user_models import torch_graph, torch_module
+from benchbench.worker.user_models import torch_graph, torch_module, usage
 from benchbench.worker.user_models.source import (
     BATCH,
     ModelMistake,
@@ -382,6 +382,9 @@ def graph_of(spec: ModelSpec, sizes: Mapping[str, Scalar]) -> dict[str, Any]:
     shapes = [[name, list(tensor.shape)] for name, tensor in tensors.items()]
     parameter_count = sum(parameter.numel() for parameter in module.parameters())
     constants = len(torch_graph.constant_parameters(module))
+    example = torch_module.example_inputs(spec, sizes, module, 0)
+    optimizer = optimizer_of(spec, sizes, module, fused=True)
+    setup = usage.training_setup(spec, sizes, module, example, optimizer)
     try:
         operators, flops, state_count, optimizer_settings = _trace(
             spec, sizes, module.to("meta"), arrays, "meta"
@@ -412,6 +415,7 @@ def graph_of(spec: ModelSpec, sizes: Mapping[str, Scalar]) -> dict[str, Any]:
         "takes": [array_type(array.dtype, array.shape) for array in arrays.values()],
         "gives": [LOSS],
         "drops": disable_dropout(module),
+        **setup,
     }
 
 
