@@ -152,7 +152,7 @@ def code_of(
         dtype=dtype,
         mode=mode,
     )
-    return usage_code(backend_class(backend)(), workload, case)
+    return usage_code(backend_class(backend)(), spec, workload.graph, case)
 
 
 def results_of(codes: list[str], folder: Path) -> list[Any]:

@@ -158,7 +158,7 @@ def _model_facts(backend: Backend, workload: Workload, case: Case) -> ModelFacts
     facts = workload.model_facts
     if facts is None or not isinstance(workload, ModelWorkload):
         return None
-    return dataclasses.replace(facts, code=usage_code(backend, workload, case))
+    return dataclasses.replace(facts, code=usage_code(backend, workload.spec, workload.graph, case))
 
 
 def first_call(runner: Runner, session: Session, timer: Timer) -> tuple[Any, float, int | None]:

@@ -110,25 +110,33 @@ def make_targets(
 
     Both are empty without targets. Each number has its own seed.
     """
-    objective = objective_of(spec)
-    if objective.targets is None:
+    if objective_of(spec).targets is None:
         return {}, lambda _: ((), {})
-    make = objective.targets
-    target_sizes = {name: value for name, value in params.items() if name in objective.target_sizes}
-
-    def draw(number: int) -> Any:
-        with in_model_folder(spec):
-            seed_everything(number)
-            return make(**target_sizes)
 
     def arrays_of(targets: Any) -> dict[str, AnyArray]:
         return {name: as_array(tensor) for name, tensor in named_tensors(targets).items()}
 
-    targets = draw(number)
+    targets = _draw_targets(spec, params, number)
     arrays = arrays_of(targets)
     if number:
-        arrays = dict(distinct_inputs(arrays_of(draw(0)), arrays, number))
+        arrays = dict(distinct_inputs(arrays_of(_draw_targets(spec, params, 0)), arrays, number))
     return arrays, arguments_like(targets)
+
+
+def _draw_targets(spec: ModelSpec, params: Mapping[str, Scalar], number: int) -> Any:
+    """The result of the user's `targets`, drawn with the seed of this number; None without targets."""
+    objective = objective_of(spec)
+    if objective.targets is None:
+        return None
+    with in_model_folder(spec):
+        seed_everything(number)
+        return objective.targets(**{name: params[name] for name in objective.target_sizes if name in params})
+
+
+def _takes_inputs(objective: Objective) -> bool:
+    """True if the loss gets the model's inputs, since it needs more than the output and has no targets."""
+    loss, has_targets = objective.loss, objective.targets is not None
+    return loss is not None and not has_targets and takes_several_arguments(loss)
 
 
 def takes_several_arguments(function: Any) -> bool:
@@ -272,10 +280,10 @@ def loss_function(
     objective = objective_of(spec)
     arguments = torch_module.make_inputs(spec, sizes, module, 0)[1]
     target_arguments = make_targets(spec, sizes, 0)[1]
-    criterion, has_targets = objective.loss, objective.targets is not None
+    criterion = objective.loss
     if isinstance(criterion, torch.nn.Module):
         criterion = deepcopy(criterion).to(device=device, dtype=dtype)
-    takes_inputs = criterion is not None and not has_targets and takes_several_arguments(criterion)
+    takes_inputs = _takes_inputs(objective)
 
     def loss(tensors: Mapping[str, Any]) -> Any:
         inputs = {
@@ -382,9 +390,17 @@ def graph_of(spec: ModelSpec, sizes: Mapping[str, Scalar]) -> dict[str, Any]:
     shapes = [[name, list(tensor.shape)] for name, tensor in tensors.items()]
     parameter_count = sum(parameter.numel() for parameter in module.parameters())
     constants = len(torch_graph.constant_parameters(module))
-    example = torch_module.example_inputs(spec, sizes, module, 0)
-    optimizer = optimizer_of(spec, sizes, module, fused=True)
-    setup = usage.training_setup(spec, sizes, module, example, optimizer)
+    objective = objective_of(spec)
+    setup = usage.training_setup(
+        spec,
+        sizes,
+        module,
+        torch_module.example_inputs(spec, sizes, module, 0),
+        objective,
+        _draw_targets(spec, sizes, 0),
+        optimizer_of(spec, sizes, module, fused=True),
+        takes_inputs=_takes_inputs(objective),
+    )
     try:
         operators, flops, state_count, optimizer_settings = _trace(
             spec, sizes, module.to("meta"), arrays, "meta"

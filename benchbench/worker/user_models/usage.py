@@ -16,7 +16,6 @@ from benchbench.worker.user_models.source import import_model_file
 
 if TYPE_CHECKING:
     from benchbench.backends.base import Backend
-    from benchbench.worker.user_models.workload import ModelWorkload
 
 # Structures of the inputs: one tensor, a tuple, a dictionary, or deeper ones that are passed by position or
 # by keyword.
@@ -52,9 +51,11 @@ PREAMBLE = ("import ", "os.environ")  # lines of an engine's code that precede t
 PROVIDERS = {"cuda": "CUDAExecutionProvider", "tensorrt": "TensorrtExecutionProvider"}
 
 
-def usage_code(backend: Backend, workload: ModelWorkload, case: Case) -> str:
-    """Code that runs the model as in this case, or "" if the backend has none for its mode."""
-    spec, graph = workload.spec, workload.graph
+def usage_code(backend: Backend, spec: ModelSpec, graph: Mapping[str, Any], case: Case) -> str:
+    """Code that runs the model as in this case, or "" if the backend has none for its mode.
+
+    `graph`: the facts of the model, with its setup.
+    """
     engine = backend.model_code_of(spec.kind, case.phase, case.dtype).get(case.mode)
     if engine is None or spec.step:  # a step of a language model is not called by itself
         return ""
@@ -311,43 +312,42 @@ def _file_inputs(spec: ModelSpec, form: str, convert: str) -> list[str]:
 
 
 def training_setup(
-    spec: ModelSpec, sizes: Mapping[str, Scalar], module: Any, inputs: Any, optimizer: Any
+    spec: ModelSpec,
+    sizes: Mapping[str, Scalar],
+    module: Any,
+    inputs: Any,
+    objective: Any,
+    targets: Any,
+    optimizer: Any,
+    *,
+    takes_inputs: bool,
 ) -> dict[str, Any]:
-    """Setup of a training step; `loss`: the expression of the loss of `output`."""
+    """Setup of a training step with these examples; `loss` is the expression of the loss of `output`.
+
+    `objective`: of `torch_training.objective_of`. `takes_inputs`: True if the loss gets the model's inputs in
+    place of targets.
+    """
     import torch
 
-    from benchbench.worker.user_models.torch_training import objective_of, takes_several_arguments
-
-    parts, objective = torch_setup(spec, sizes, module, inputs), objective_of(spec)
+    parts = torch_setup(spec, sizes, module, inputs)
     imports, lines = parts["setup"]
     prefix = "" if spec.is_config or spec.is_program else source_of(spec)[1]
     if spec.is_program:
         lines.append("model.train()")
-    loss, expression = objective.loss, "output.loss"
-    if loss is not None:
-        name = f"{prefix}loss"
-        expression = f"{name}(output)"
-        if objective.targets is not None:
-            lines.append(f"targets = {call(f'{prefix}targets', sizes, objective.target_sizes)}")
-            targets = _evaluate_targets(spec, sizes)
-            call_of = CALLS[form_of(targets, lambda value: isinstance(value, torch.Tensor))]
-            expression = f"{name}(output, {call_of.replace('inputs', 'targets')})"
-        elif takes_several_arguments(loss):
-            expression = f"{name}(output, {CALLS[parts['form']]})"
+    expression = "output.loss"
+    if objective.targets is not None:
+        lines.append(f"targets = {call(f'{prefix}targets', sizes, objective.target_sizes)}")
+        arguments = CALLS[form_of(targets, lambda value: isinstance(value, torch.Tensor))]
+        expression = f"{prefix}loss(output, {arguments.replace('inputs', 'targets')})"
+    elif takes_inputs:
+        expression = f"{prefix}loss(output, {CALLS[parts['form']]})"
+    elif objective.loss is not None:
+        expression = f"{prefix}loss(output)"
     if objective.optimizer is not None:
         lines.append(f"optimizer = {call(f'{prefix}optimizer', sizes, objective.optimizer_sizes, 'model')}")
     else:
         lines.append(f"optimizer = {_optimizer(optimizer)}")
     return {**parts, "setup": [imports, lines], "loss": expression}
-
-
-def _evaluate_targets(spec: ModelSpec, sizes: Mapping[str, Scalar]) -> Any:
-    from benchbench.worker.user_models.torch_training import objective_of
-
-    objective = objective_of(spec)
-    assert objective.targets
-    names = objective.target_sizes
-    return objective.targets(**{name: value for name, value in sizes.items() if name in names})
 
 
 def _optimizer(optimizer: Any) -> str:
