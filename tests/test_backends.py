@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -12,17 +12,19 @@ from typing import Any
 
 import pytest
 
+from benchbench.backends import jax as jax_module
+from benchbench.backends._torch_accelerators import torch_device
 from benchbench.backends.base import Backend, HostTimer, PrecisionMismatch, backend_class
 from benchbench.backends.fake import Fake
 from benchbench.backends.jax import Jax
-from benchbench.backends.onnxruntime import OnnxRuntime, _not_measured
+from benchbench.backends.onnxruntime import OnnxRuntime
 from benchbench.backends.openvino import OpenVino
 from benchbench.backends.tensorflow import UNUSED, TensorFlow
-from benchbench.backends.torch import CudaSession, EventTimer, Replay, Torch
+from benchbench.backends.torch import AcceleratorSession, CudaSession, EventTimer, Replay, Torch
 from benchbench.backends.torch_xla import TorchXla
 from benchbench.errors import Unsupported
 from benchbench.model.case import Cache, Dtype, Phase
-from benchbench.model.device import NOT_MEASURED, Device, DeviceClass
+from benchbench.model.device import Device, DeviceClass
 from benchbench.model.run import Settings
 from benchbench.worker.program import build
 from benchbench.workloads.operations.gemm import Gemm
@@ -73,6 +75,17 @@ class Switch:
     fp32_precision = "tf32"
 
 
+def modules_by_kind(modules: dict[str, Any]) -> Callable[[str], Any]:
+    """The function `torch.get_device_module` of a torch with these modules."""
+
+    def module_of(kind: str) -> Any:
+        if kind not in modules:
+            raise RuntimeError(f"Device '{kind}' does not have a corresponding module registered")
+        return modules[kind]
+
+    return module_of
+
+
 def fake_torch(stream: Stream, capability: tuple[int, int] = (9, 0)) -> Any:
     cuda = SimpleNamespace(
         Event=stream.event,
@@ -100,7 +113,8 @@ def fake_torch(stream: Stream, capability: tuple[int, int] = (9, 0)) -> Any:
     vars(torch).update(
         cuda=cuda,
         backends=backends,
-        get_device_module={"cuda": cuda, "mps": SimpleNamespace()}.__getitem__,
+        get_device_module=modules_by_kind({"cuda": cuda, "mps": SimpleNamespace(is_available=lambda: False)}),
+        _C=SimpleNamespace(_get_privateuse1_backend_name=lambda: "privateuseone"),
         device=lambda name: name,
         float32="torch.float32",
         bfloat16="torch.bfloat16",
@@ -298,16 +312,86 @@ def test_every_cuda_device_is_listed_by_its_name(stream: Stream) -> None:
     assert not missing
 
 
-@pytest.mark.parametrize("kind", ["mps", "rocm", "xpu"])
-def test_an_unmeasured_device_of_torch_is_reported(stream: Stream, kind: str) -> None:
-    torch = sys.modules["torch"]
-    torch.version = SimpleNamespace(cuda=None, hip="7.0" if kind == "rocm" else None)  # type: ignore[attr-defined]
-    torch.backends.mps = SimpleNamespace(is_available=lambda: kind == "mps")
-    torch.xpu = SimpleNamespace(is_available=lambda: kind == "xpu")  # type: ignore[attr-defined]
+def install_accelerator(kind: str, **members: Any) -> list[str]:
+    """Give the fake torch two devices of a kind. Returns the devices that are waited for, in order."""
+    torch: Any = sys.modules["torch"]
+    waited: list[str] = []
+    module = SimpleNamespace(
+        is_available=lambda: True,
+        is_initialized=lambda: True,
+        device_count=lambda: 2,
+        get_device_name=lambda index: f"Example {kind} {index}",
+        synchronize=lambda device=None: waited.append(str(device)),
+        **members,
+    )
+    torch.version = SimpleNamespace(cuda=None, hip="7.0" if kind == "rocm" else None)
+    torch.get_device_module = modules_by_kind({"cuda" if kind == "rocm" else kind: module})
+    torch.accelerator = SimpleNamespace(current_accelerator=lambda: TorchDevice(torch_device(f"{kind}:0")))
+    torch.device = TorchDevice
+    return waited
+
+
+@pytest.mark.parametrize("kind", ["mps", "xpu", "npu", "rocm", "toy"])
+def test_every_accelerator_that_torch_has_is_listed_by_its_kind(stream: Stream, kind: str) -> None:
+    install_accelerator(kind)
     devices, missing = Torch().devices()
-    build = "ROCm" if kind == "rocm" else "CPU"
+    assert [device.name for device in devices] == ["cpu", f"{kind}:0", f"{kind}:1"]
+    assert {device.device_class for device in devices[1:]} == {DeviceClass.ACCELERATOR}
+    assert devices[1].model == ("" if kind == "mps" else f"Example {kind} 0")
+    assert devices[1].note == ("ROCm 7.0" if kind == "rocm" else "")
+    is_rocm = "a ROCm build, whose devices are called rocm"
+    assert missing == {"cuda": f"this torch is {is_rocm if kind == 'rocm' else 'not built for CUDA'}"}
+
+
+def test_a_rocm_build_without_a_gpu_has_a_reason(stream: Stream) -> None:
+    install_accelerator("rocm")
+    torch: Any = sys.modules["torch"]
+    torch.get_device_module("cuda").is_available = lambda: False
+    devices, missing = Torch().devices()
     assert [device.name for device in devices] == ["cpu"]
-    assert missing == {"cuda": f"this torch is a {build} build", kind: NOT_MEASURED[kind]}
+    assert missing["rocm"] == "no AMD GPU is visible to torch (built for ROCm 7.0)"
+
+
+@pytest.mark.parametrize(("kind", "torch_name"), [("xpu", "xpu:1"), ("rocm", "cuda:1")])
+def test_blocks_on_an_accelerator_end_when_the_device_is_done(
+    stream: Stream, kind: str, torch_name: str
+) -> None:
+    peaks = {"reset_peak_memory_stats": lambda device: None, "max_memory_allocated": lambda device: 77}
+    waited = install_accelerator(kind, **peaks)
+    session = Torch().open(f"{kind}:1", Dtype.FLOAT32, "eager", 2)
+    assert (type(session), str(session.device)) == (AcceleratorSession, torch_name)
+    HostTimer(session.wait).blocks(stream.step, 3, 2)
+    assert stream.diary == ["step"] * 6
+    assert waited == [torch_name, torch_name]
+    assert session.peak_device().bytes == 77
+
+
+def test_mps_is_waited_for_without_a_device_and_counts_no_peak(stream: Stream) -> None:
+    install_accelerator("mps")
+    waited: list[str] = []
+    torch: Any = sys.modules["torch"]
+    torch.get_device_module("mps").synchronize = lambda: waited.append("mps")
+    session = Torch().open("mps:0", Dtype.FLOAT32, "eager", 2)
+    session.wait(None)
+    session.reset_peak()
+    assert waited == ["mps"]
+    assert session.peak_device().bytes is None
+
+
+def test_apple_gpus_are_not_asked_for_float64() -> None:
+    device = Device(name="mps:0", device_class=DeviceClass.ACCELERATOR, model="")
+    refusals = [
+        Torch().refuses(device, dtype, "eager", Phase.FORWARD) for dtype in (Dtype.FLOAT64, Dtype.FLOAT32)
+    ]
+    assert refusals == ["Apple's GPUs have no float64", ""]
+    assert "CUDA device" in Torch().refuses(device, Dtype.FLOAT32, "cudagraph", Phase.FORWARD)
+
+
+def test_reduced_precision_of_a_devices_own_libraries_is_turned_off(stream: Stream) -> None:
+    conv = SimpleNamespace(allow_hf32=True)
+    install_accelerator("npu", conv=conv, set_device=lambda index: None)
+    Torch().open("npu:0", Dtype.FLOAT32, "eager", 2)
+    assert not conv.allow_hf32
 
 
 def install_fake_tensorflow(
@@ -322,25 +406,52 @@ def install_fake_tensorflow(
     monkeypatch.setitem(sys.modules, "tensorflow", SimpleNamespace(config=config, test=test, as_dtype=str))
 
 
-@pytest.mark.parametrize("kind", ["mps", "rocm", "xpu"])
-def test_an_unmeasured_device_of_tensorflow_is_reported(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["metal", "rocm", "xpu"])
+def test_other_accelerators_of_tensorflow_are_listed_by_their_kind(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
     install_fake_tensorflow(monkeypatch, "XPU" if kind == "xpu" else "GPU", rocm=kind == "rocm")
     devices, missing = TensorFlow().devices()
-    assert [device.name for device in devices] == ["cpu"]
-    assert missing == {"gpu": "this TensorFlow is not built for CUDA", kind: NOT_MEASURED[kind]}
+    assert [device.name for device in devices] == ["cpu", f"{kind}:0"]
+    assert missing == {"gpu": "this TensorFlow is not built for CUDA"}
+    session = TensorFlow().attach(f"{kind}:0")[1]
+    assert session.device == ("xpu:0" if kind == "xpu" else "gpu:0")
 
 
-def test_an_unmeasured_device_of_jax_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    jax = SimpleNamespace(devices=lambda platform: [jax_device(platform, "PJRT C API, rocm 70000")])
-    monkeypatch.setitem(sys.modules, "jax", jax)
+def install_fake_jax(
+    monkeypatch: pytest.MonkeyPatch, devices: Callable[[str], list[Any]], *others: str
+) -> None:
+    """JAX with a function `devices`, and with the platforms of other plug-ins."""
+    backend = SimpleNamespace(backends=lambda: dict.fromkeys(("cpu", "cuda", *others)))
+    monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(devices=devices))
+    monkeypatch.setitem(sys.modules, "jax.extend", SimpleNamespace(backend=backend))
+
+
+@pytest.mark.parametrize(("vendor", "kind"), [("rocm", "rocm"), ("oneapi", "xpu")])
+def test_gpus_of_other_vendors_are_listed_by_jax(
+    monkeypatch: pytest.MonkeyPatch, vendor: str, kind: str
+) -> None:
+    version = f"PJRT C API, {vendor} 70000"
+    install_fake_jax(monkeypatch, lambda platform: [jax_device(platform, version)])
     devices, missing = Jax().devices()
-    assert "gpu:0" not in [device.name for device in devices]
-    assert missing["rocm"] == NOT_MEASURED["rocm"]
+    assert [device.name for device in devices] == ["cpu", f"{kind}:0", "tpu:0"]
+    assert missing == {"gpu": f"this JAX has no CUDA; its GPUs are called {kind}"}
 
 
-def test_an_unmeasured_device_of_onnx_runtime_is_reported() -> None:
-    providers = ["MIGraphXExecutionProvider", "ROCMExecutionProvider", "CPUExecutionProvider"]
-    assert _not_measured(providers) == {"rocm": NOT_MEASURED["rocm"]}
+def test_a_platform_of_another_plug_in_is_a_device_of_jax(monkeypatch: pytest.MonkeyPatch) -> None:
+    install_fake_jax(monkeypatch, lambda platform: [jax_device(platform)], "METAL")
+    assert "metal:0" in [device.name for device in Jax().devices()[0]]
+    assert jax_module._find("metal:0").platform == "METAL"
+
+
+def test_a_jax_plug_in_that_ignores_the_precision_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    jax = pytest.importorskip("jax")
+    session = Jax().open("cpu", Dtype.FLOAT32, "jit", 1)
+    monkeypatch.setattr(jax_module, "is_verified", lambda kind: False)
+    assert session.precision()["float32_multiply"] == "ieee"
+    monkeypatch.setattr(session, "put", lambda array: jax.numpy.asarray(array, "bfloat16"))
+    with pytest.raises(PrecisionMismatch, match="fewer bits"):
+        session.precision()
 
 
 def jax_device(platform: str, version: str = "PJRT C API, cuda 13000") -> Any:
@@ -367,7 +478,7 @@ def test_jax_lists_its_devices_and_reasons_for_missing_ones(
             raise RuntimeError(error)
         return [jax_device(platform)]
 
-    monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(devices=devices))
+    install_fake_jax(monkeypatch, devices)
     listed, missing = Jax().devices()
     assert ("gpu:0" in [device.name for device in listed]) == (absent != "gpu")
     assert missing == {absent: reason}
@@ -398,7 +509,7 @@ def test_every_device_of_a_result_is_synchronised(stream: Stream, monkeypatch: p
         "xpu": SimpleNamespace(synchronize=waited.append),
         "mps": SimpleNamespace(synchronize=lambda: waited.append("mps")),
     }
-    monkeypatch.setattr(torch, "get_device_module", modules.__getitem__)
+    monkeypatch.setattr(torch, "get_device_module", modules_by_kind(modules))
     result = {name: SimpleNamespace(device=TorchDevice(name)) for name in ("cpu", "xpu:1", "mps")}
     device, session = Torch().attach(None, [result])
     assert (device.device_class, device.name in ("xpu:1", "mps")) == (DeviceClass.ACCELERATOR, True)
@@ -442,7 +553,11 @@ def test_a_memory_peak_of_jax_is_known_only_if_it_exceeds_earlier_peaks(
 ) -> None:
     peaks = iter([100, after])
     device = SimpleNamespace(
-        platform="gpu", id=0, device_kind="X", memory_stats=lambda: {"peak_bytes_in_use": next(peaks)}
+        platform="gpu",
+        id=0,
+        device_kind="X",
+        client=SimpleNamespace(platform_version="cuda"),
+        memory_stats=lambda: {"peak_bytes_in_use": next(peaks)},
     )
     numpy = SimpleNamespace(dtype=str)
     jax = SimpleNamespace(devices=lambda platform=None: [device], numpy=numpy)

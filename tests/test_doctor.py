@@ -164,7 +164,7 @@ CHECKED: list[tuple[str, Files, dict[str, Any], str, float | None]] = [
     ("GPU counters", {"proc/driver/nvidia/params": "RmProfilingAdminOnly: 0\n"}, {}, "ok", None),
     ("GPUs", {}, {}, "unknown", None),
     ("GPUs", {}, gpu(), "ok", 1.0),
-    ("GPUs not supported", AMD_GPU, {}, "warning", 1.0),
+    ("AMD GPUs", AMD_GPU, {}, "warning", 1.0),
     ("GPU processes", {}, gpu(), "ok", 0.0),
     ("GPU processes", {}, gpu({"processes": 1}), "warning", 1.0),
     ("GPU processes", {}, gpu({"processes": None}), "unknown", None),

@@ -17,7 +17,6 @@ from benchbench.backends._onnx import export_model
 from benchbench.backends.openvino import OpenVino, OpenVinoSession, narrow_filters
 from benchbench.errors import Unsupported
 from benchbench.model.case import Dtype
-from benchbench.model.device import NOT_MEASURED
 from benchbench.worker.program import build, other_inputs
 from benchbench.workloads.base import Draw
 from tests.brief import BRIEFLY
@@ -152,14 +151,6 @@ def test_an_unknown_operator_is_named_and_other_faults_are_raised(
 ) -> None:
     with pytest.raises(raised, match=message):
         compiled_on(Engine("f32", fault=fault), Dtype.FLOAT32, monkeypatch)
-
-
-def test_intel_gpus_and_npus_are_listed_as_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = Engine("f32", plugins=("GPU.0", "GPU.1", "NPU"))
-    monkeypatch.setitem(sys.modules, "openvino", engine.module())
-    devices, reasons = OpenVino().devices()
-    assert [device.name for device in devices] == ["cpu"]
-    assert reasons == {kind: NOT_MEASURED[kind] for kind in ("xpu", "npu")}
 
 
 def test_its_version_is_the_release_without_the_build(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -309,7 +309,7 @@ def test_environments_follow_the_cpu_build_of_the_running_torch(
 @pytest.mark.parametrize(
     ("name", "variant", "expected"),
     [
-        ("jax", "cuda", ("jax[cuda12]", "numpy")),
+        ("jax", "cuda", ("jax[cuda13]", "numpy")),
         ("jax@0.10", "cuda13", ("jax[cuda13]==0.10.*", "numpy")),
         ("jax", "", ("jax", "numpy")),
         ("tensorflow", "cuda", ("tensorflow[and-cuda]", "numpy")),

@@ -71,10 +71,12 @@ class TorchSession(Session):
     def refuse_unwaited(self, output: Any) -> None:
         import torch
 
+        class_on_device = type(torch.empty(0, device=self.device))  # another for a device written in Python
         for part in output if isinstance(output, tuple | list) else (output,):
             if not isinstance(part, torch.Tensor):
                 continue
-            if self.world.devices == 1 and _computes_when_read(type(part)):  # several devices use DTensors
+            is_lazy = type(part) is not class_on_device and _computes_when_read(type(part))
+            if is_lazy and self.world.devices == 1:  # several devices use DTensors
                 raise Unsupported(
                     f"its output is a {type(part).__name__}, which may compute when it is read: "
                     "return a plain torch.Tensor"

@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays, Program, Workload
 
 
+# Factor that a product keeps in the dtype and loses with fewer bits of fraction: TF32 has 10, HF32 11, and
+# float32 23.
+FINE = {Dtype.FLOAT32: 1 + 2**-13, Dtype.FLOAT64: 1 + 2**-40}
+SIDE = 64  # of the multiplied matrices: matrix units need at least 16
 CLEARING = 2  # bytes written per byte of cache, since its replacement is not strictly least-recently-used
 # Minimum bytes written on CUDA, which take 0.6 ms. Twice the L2 cache of a V100 (6 MB) or a T4 (4 MB) takes
 # about 25 µs, less than the dispatch of a compiled step, so that the timed device would wait for the host.
@@ -51,6 +55,21 @@ FULL_MEMORY = (
 
 class PrecisionMismatch(Exception):
     """The framework reports another precision than the requested one, so times would be of something else."""
+
+
+def require_precise_product(dtype: Dtype, multiply: Callable[[Array, Array], Floats]) -> None:
+    """Raise PrecisionMismatch if a device multiplies matrices with fewer bits than the dtype has.
+
+    `multiply`: product of two square matrices in the dtype, on the device. Devices without a switch that can
+    be read are checked in this way.
+    """
+    import numpy as np
+
+    if (fine := FINE.get(dtype)) is None:
+        return
+    identity = np.eye(SIDE)
+    if not np.array_equal(multiply(identity * fine, identity), identity * fine):
+        raise PrecisionMismatch(f"asked to multiply in {dtype}, the device multiplies in fewer bits")
 
 
 class Timer(Protocol):
@@ -401,7 +420,7 @@ class Backend(ABC):
     # (environments/installer.py).
     builds: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({})
     extra: ClassVar[str]  # extra of accelbench that installs it
-    not_measured: ClassVar[tuple[str, ...]] = ()  # kinds of devices of the framework that are not supported
+    device_kinds: ClassVar[tuple[str, ...]]  # known kinds of its devices; there may be others
     framework: ClassVar[str]  # it uses the builders build_<framework>
     also_takes: ClassVar[tuple[str, ...]] = ()  # further builders, for users' models
     spread: ClassVar[Spread] = Spread.NONE
@@ -456,10 +475,7 @@ class Backend(ABC):
 
     @abstractmethod
     def devices(self) -> tuple[list[Device], dict[str, str]]:
-        """Devices, and for each missing kind the reason. May initialise the device.
-
-        A kind of NOT_MEASURED is listed if the installation could compute on it.
-        """
+        """Devices, and for each missing kind the reason. May initialise the device."""
 
     @classmethod
     def computes(cls, frameworks: Sequence[str]) -> bool:

@@ -43,6 +43,7 @@ class Fake(Backend):
     """A CPU and accelerators, so that suites can show their sizes for both."""
 
     summary = "no framework: virtual time, for trying accelbench out and for its tests"
+    device_kinds = ("cpu", "sim")
     framework = "fake"
     virtual = True
     start_up = StartUp(import_s=0.3, call_s=0.0, layer_s=0.0)

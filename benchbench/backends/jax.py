@@ -1,4 +1,4 @@
-"""JAX on CPU, GPU and TPU."""
+"""JAX on CPUs, GPUs, TPUs and the platforms of other plug-ins."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ from benchbench.backends.base import (
     PrecisionMismatch,
     Session,
     host_cache_bytes,
+    require_precise_product,
 )
 from benchbench.errors import Unsupported
 from benchbench.machine.kernel import tpu_chips
 from benchbench.machine.peaks import LARGEST_CACHE
 from benchbench.model.case import AMP, Cache, Dtype, Phase
-from benchbench.model.device import NOT_MEASURED, Device, DeviceClass, StartUp
+from benchbench.model.device import ROCM, Device, DeviceClass, StartUp, is_verified, kind_of
 from benchbench.model.measurement import Memory
 from benchbench.model.placement import Spread, World
 from benchbench.model.profile import Profile
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
 
 # Dtype → jax_default_matmul_precision. On GPU and TPU the default multiplies float32 in fewer bits.
 MATMUL_PRECISION = {Dtype.FLOAT64: "highest", Dtype.FLOAT32: "highest", Dtype.TF32: "tensorfloat32"}
+PLATFORMS = ("cpu", "gpu", "tpu")
+# Vendor in the version of JAX's platform `gpu` → kind of device here; without one it is NVIDIA's.
+OTHER_VENDORS = {"rocm": ROCM, "oneapi": "xpu"}
 COMPILATION_EVENT = "/jax/core/compile/backend_compile_duration"  # of jax.monitoring
 PINNED = "pinned_host"  # JAX's name for pinned memory
 USED_BY_COMPILING = (
@@ -64,7 +68,7 @@ class Jax(Backend):
         }
     )
     dtypes = (*Backend.dtypes, Dtype.FLOAT8)
-    not_measured = ("mps", "rocm")
+    device_kinds = ("cpu", "gpu", "tpu", ROCM, "xpu", "metal")
     caches = tuple(Cache)
     refused_modes: ClassVar[dict[str, str]] = {
         "eager": "JAX users run steps under jax.jit; operation by operation, its dispatch would be measured"
@@ -74,8 +78,8 @@ class Jax(Backend):
     builds = MappingProxyType(
         {
             "cpu": requirements,
-            "cuda": ("jax[cuda12]", "numpy"),  # CUDA 12 also runs with older drivers
-            "cuda12": ("jax[cuda12]", "numpy"),
+            "cuda": ("jax[cuda13]", "numpy"),
+            "cuda12": ("jax[cuda12]", "numpy"),  # also runs with drivers older than 580
             "cuda13": ("jax[cuda13]", "numpy"),
             "tpu": ("jax[tpu]", "numpy"),
         }
@@ -122,16 +126,15 @@ class Jax(Backend):
         import jax
 
         devices, reasons = [], {}
-        for platform in ("cpu", "gpu", "tpu"):
+        for platform in (*PLATFORMS, *_other_platforms()):
             try:
                 platform_devices = jax.devices(platform)
             except RuntimeError as error:  # JAX's error for a missing platform
                 reasons[platform] = _reason(platform, error)
                 continue
-            if platform == "gpu" and "rocm" in platform_devices[0].client.platform_version.lower():
-                reasons |= {platform: "this JAX has AMD's GPUs", "rocm": NOT_MEASURED["rocm"]}
-                continue
-            devices += [_describe(platform, index, device) for index, device in enumerate(platform_devices)]
+            devices += [_describe(index, device) for index, device in enumerate(platform_devices)]
+        if vendors := {kind_of(device.name) for device in devices} & {*OTHER_VENDORS.values()}:
+            reasons["gpu"] = f"this JAX has no CUDA; its GPUs are called {', '.join(sorted(vendors))}"
         return devices, reasons
 
     def refuses(self, device: Device, dtype: Dtype, mode: str, phase: Phase, cache: Cache = Cache.HOT) -> str:
@@ -148,11 +151,11 @@ class Jax(Backend):
 
         if dtype is Dtype.TF32 and not device.startswith("gpu"):
             raise Unsupported(f"TF32 needs NVIDIA tensor cores of Ampere or later; {device} has none")
-        platform, _, index = device.partition(":")
-        if platform == "cpu":  # otherwise JAX opens accelerators, too, and a TPU allows only one process
+        kind = kind_of(device)
+        if kind == "cpu":  # otherwise JAX opens accelerators, too, and a TPU allows only one process
             jax.config.update("jax_platforms", "cpu")
-        jax_device = jax.devices(platform)[int(index or 0)]
-        if dtype is Dtype.FLOAT8 and not (platform == "gpu" and float(jax_device.compute_capability) >= 8.9):
+        jax_device = _find(device)
+        if dtype is Dtype.FLOAT8 and not (kind == "gpu" and float(jax_device.compute_capability) >= 8.9):
             raise Unsupported(f"float8 needs NVIDIA tensor cores of Ada, Hopper or later; {device} has none")
         jax.config.update("jax_default_device", jax_device)
         jax.config.update("jax_enable_x64", dtype is Dtype.FLOAT64)
@@ -166,15 +169,15 @@ class Jax(Backend):
         arrays = [part for part in parts_of(result) if isinstance(part, jax.Array)]
         holders = sorted({holder for array in arrays for holder in array.devices()}, key=_cpu_last)
         default = next(iter(holders or jax.devices()))
-        platform, _, index = (device or f"{default.platform}:{default.id}").partition(":")
+        name = device or f"{_kind_of(default)}:{default.id}"
         try:
-            jax_device = jax.devices(platform)[int(index or 0)]
+            jax_device = _find(name)
         except (RuntimeError, IndexError, ValueError) as error:
             raise Unsupported(f"JAX has no device {device!r}") from error
         leaves = set(map(id, jax.tree.leaves(result))) if arrays else set()
         is_tree = all(id(array) in leaves for array in arrays)
         session = SharedJaxSession(jax_device, Dtype.FLOAT32, is_tree=is_tree)
-        return _describe(platform, int(index or 0), jax_device), session
+        return _describe(int(name.partition(":")[2] or 0), jax_device), session
 
     def program(self, session: Session, workload: Workload, arrays: Arrays) -> Program:
         """Commit the first state to the device like later ones, so that the second step is not recompiled."""
@@ -303,6 +306,10 @@ class JaxSession(Session):
         }
         if precision["storage"] != str(self.dtype):
             raise PrecisionMismatch(f"asked for {self.dtype}, JAX gives {precision['storage']}")
+        if not is_verified(_kind_of(self.device)):  # a plug-in may ignore the setting
+            require_precise_product(
+                self._dtype, lambda left, right: self.fetch(self.put(left) @ self.put(right))
+            )
         return precision | ({"multiply": str(self.compute)} if self.compute else {})
 
     def no_op(self) -> Callable[[], Any]:
@@ -436,12 +443,38 @@ def _cpu_last(device: Any) -> tuple[bool, int]:
     return device.platform == "cpu", int(device.id)
 
 
-def _describe(platform: str, index: int, device: Any) -> Device:
-    if platform == "cpu":
+def _describe(index: int, device: Any) -> Device:
+    kind = _kind_of(device)
+    if kind == "cpu":
         return Device(name="cpu" if index == 0 else f"cpu:{index}", device_class=DeviceClass.CPU, model="")
-    return Device(
-        name=f"{platform}:{index}", device_class=DeviceClass.ACCELERATOR, model=str(device.device_kind)
-    )
+    return Device(name=f"{kind}:{index}", device_class=DeviceClass.ACCELERATOR, model=str(device.device_kind))
+
+
+def _kind_of(device: Any) -> str:
+    """Kind of a device: its platform, or for a GPU that is not NVIDIA's, its vendor's name."""
+    platform = str(device.platform).lower()
+    version = str(device.client.platform_version).lower() if platform == "gpu" else ""
+    return next((kind for vendor, kind in OTHER_VENDORS.items() if vendor in version), platform)
+
+
+def _find(name: str) -> Any:
+    """JAX's device with a name such as `cpu`, `rocm:1` or `metal:0`. Raises RuntimeError or IndexError."""
+    import jax
+
+    kind, _, index = name.partition(":")
+    if kind in OTHER_VENDORS.values():
+        kind = "gpu"
+    elif kind not in PLATFORMS:  # looked up in the order of registration: METAL is written in capitals
+        kind = next((platform for platform in _other_platforms() if platform.lower() == kind), kind)
+    return jax.devices(kind)[int(index or 0)]
+
+
+def _other_platforms() -> list[str]:
+    """JAX's names of the platforms of plug-ins, such as METAL, besides CPUs, GPUs and TPUs."""
+    from jax.extend import backend
+
+    known = (*PLATFORMS, "cuda", *OTHER_VENDORS)
+    return [name for name in backend.backends() if name.lower() not in known]
 
 
 def _reason(platform: str, error: Exception) -> str:

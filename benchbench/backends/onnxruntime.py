@@ -20,7 +20,7 @@ from benchbench.backends.base import FULL_MEMORY, PrecisionMismatch, Session
 from benchbench.errors import Unsupported
 from benchbench.machine.kernel import cpu_flags
 from benchbench.model.case import Cache, Dtype, Phase
-from benchbench.model.device import NOT_MEASURED, Device, DeviceClass, StartUp
+from benchbench.model.device import Device, DeviceClass, StartUp
 from benchbench.model.measurement import Memory
 from benchbench.model.profile import Profile
 from benchbench.traces import onnxruntime as _ort
@@ -66,7 +66,7 @@ class OnnxRuntime(ExportingBackend):
 
     summary = "ONNX Runtime: inference on a graph exported from PyTorch"
     runtime = "ONNX Runtime"
-    not_measured = ("mps", "rocm", "xpu")
+    device_kinds = ("cpu", "cuda", "tensorrt")
     model_only_modes = (DYNAMIC,)
     exporting_modes = ("graph", DYNAMIC)
     lossy_modes = MappingProxyType({DYNAMIC: "weights in int8, activations rounded to int8 at run time"})
@@ -125,7 +125,7 @@ class OnnxRuntime(ExportingBackend):
 
         providers = onnxruntime.get_available_providers()
         devices = [Device(name="cpu", device_class=DeviceClass.CPU, model="")]
-        reasons = _not_measured(providers)
+        reasons: dict[str, str] = {}
         for name in ("cuda", "tensorrt"):
             if PROVIDERS[name] not in providers:
                 reasons[name] = f"this onnxruntime has no {PROVIDERS[name]} (pip install onnxruntime-gpu)"
@@ -407,12 +407,6 @@ class OnnxSession(ExportedSession):
 
     def peak_device(self) -> Memory:
         return Memory(bytes=None, reason="ONNX Runtime does not report the peak of its arenas")
-
-
-def _not_measured(providers: Sequence[str]) -> dict[str, str]:
-    """Kinds of devices of execution providers that are not supported."""
-    kinds = {kind for provider, kind in OTHER_PROVIDERS.items() if provider in providers}
-    return {kind: NOT_MEASURED[kind] for kind in sorted(kinds)}
 
 
 def _timing_cache() -> dict[str, Any]:

@@ -13,7 +13,7 @@ from benchbench.backends._onnx import EXPORT_CODE, ExportedSession, ExportingBac
 from benchbench.backends.base import Session
 from benchbench.errors import Unsupported
 from benchbench.model.case import Cache, Dtype, Phase
-from benchbench.model.device import NOT_MEASURED, Device, DeviceClass, StartUp
+from benchbench.model.device import Device, DeviceClass, StartUp
 from benchbench.model.measurement import Memory
 from benchbench.model.profile import Profile
 from benchbench.traces.openvino import Counter, parse_profile
@@ -40,7 +40,7 @@ class OpenVino(ExportingBackend):
     summary = "OpenVINO: inference on a graph exported from PyTorch"
     runtime = "OpenVINO"
     refused_modes: ClassVar[dict[str, str]] = {"eager": "OpenVINO runs whole graphs only"}
-    not_measured = ("xpu", "npu")
+    device_kinds = ("cpu", "gpu", "npu")
     dtypes = tuple(HINTS)
     distributions = ("openvino",)
     requirements = ("torch", "openvino", "onnx", "onnxscript", "numpy")
@@ -80,7 +80,7 @@ class OpenVino(ExportingBackend):
         import openvino
 
         kinds = {name.partition(".")[0] for name in openvino.Core().available_devices}
-        reasons = {kind: NOT_MEASURED[kind] for name, kind in OTHER_PLUGINS.items() if name in kinds}
+        reasons: dict[str, str] = {}
         if CPU not in kinds:
             return [], {"cpu": "this OpenVINO has no CPU plugin", **reasons}
         return [Device(name="cpu", device_class=DeviceClass.CPU, model="")], reasons

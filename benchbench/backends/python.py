@@ -20,6 +20,7 @@ class Python(Backend):
 
     summary = "functions of yours whose work is done when they return"
     framework = "python"
+    device_kinds = ("cpu",)
     modes = ()
     phases = ()
     dtypes = ()

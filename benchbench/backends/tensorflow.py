@@ -23,7 +23,7 @@ from benchbench.backends.base import (
 from benchbench.errors import Unsupported
 from benchbench.machine.peaks import LARGEST_CACHE
 from benchbench.model.case import AMP, Cache, Dtype, Phase
-from benchbench.model.device import NOT_MEASURED, Device, DeviceClass, StartUp
+from benchbench.model.device import ROCM, Device, DeviceClass, StartUp, kind_of
 from benchbench.model.measurement import Memory
 from benchbench.model.placement import Spread, Strategy, World
 from benchbench.model.profile import Profile
@@ -60,7 +60,7 @@ class TensorFlow(Backend):
         }
     )
     runs_unused = frozenset({"eager"})
-    not_measured = ("mps", "rocm", "xpu")
+    device_kinds = ("cpu", "gpu", ROCM, "metal", "xpu")
     caches = tuple(Cache)
     distributions = ("tensorflow", "tensorflow-cpu", "tensorflow-intel", "tensorflow-macos")
     requirements = ("tensorflow", "numpy")
@@ -106,17 +106,20 @@ class TensorFlow(Backend):
     def devices(self) -> tuple[list[Device], dict[str, str]]:
         import tensorflow as tf
 
-        devices, reasons = [Device(name="cpu", device_class=DeviceClass.CPU, model="")], _not_measured(tf)
-        if not tf.test.is_built_with_cuda():
-            build = "is not built for CUDA" if reasons else "is a CPU build"
-            return devices, {"gpu": f"this TensorFlow {build}", **reasons}
-        for index, gpu in enumerate(tf.config.list_physical_devices("GPU")):
-            details = tf.config.experimental.get_device_details(gpu)
-            model = str(details.get("device_name", "GPU"))
-            devices.append(Device(name=f"gpu:{index}", device_class=DeviceClass.ACCELERATOR, model=model))
-        if len(devices) == 1:
-            reasons = {"gpu": "no GPU is visible to TensorFlow", **reasons}
-        return devices, reasons
+        devices = [Device(name="cpu", device_class=DeviceClass.CPU, model="")]
+        kinds = _kinds_of(tf)
+        for kind, tf_kind in kinds.items():
+            for index, found in enumerate(tf.config.list_physical_devices(tf_kind)):
+                details = tf.config.experimental.get_device_details(found)
+                model = str(details.get("device_name", tf_kind))
+                name = f"{kind}:{index}"
+                devices.append(Device(name=name, device_class=DeviceClass.ACCELERATOR, model=model))
+        if any(kind_of(device.name) == "gpu" for device in devices):
+            return devices, {}
+        if "gpu" in kinds:
+            return devices, {"gpu": "no GPU is visible to TensorFlow"}
+        build = "is not built for CUDA" if len(devices) > 1 else "is a CPU build"
+        return devices, {"gpu": f"this TensorFlow {build}"}
 
     def missing_modes(self) -> dict[str, str]:
         """`tensorrt` needs a build with TensorRT."""
@@ -129,7 +132,7 @@ class TensorFlow(Backend):
         """Refuse TensorRT except for inference in float32 and float16 on a GPU."""
         if reason := super().refuses(device, dtype, mode, phase, cache):
             return reason
-        if mode == "tensorrt" and device.device_class is DeviceClass.CPU:
+        if mode == "tensorrt" and kind_of(device.name) not in ("gpu", "cuda"):
             return "TensorRT needs an NVIDIA GPU"
         if mode == "tensorrt" and (phase is not Phase.FORWARD or dtype not in TENSORRT_PRECISION):
             return f"TensorRT converts inference in {' and '.join(TENSORRT_PRECISION)}"
@@ -192,7 +195,12 @@ def _accelerators_of(result: Any) -> list[str]:
 
     tensors = [part for part in parts if isinstance(part, tf.Tensor | tf.Variable)]
     names = [tensor.device.rpartition("device:")[2].lower() for tensor in tensors]
-    return [name for name in names if name and not name.startswith("cpu")]
+    kinds = {tf_kind.lower(): kind for kind, tf_kind in _kinds_of(tf).items()}
+    return [
+        f"{kinds.get(kind_of(name), kind_of(name))}{name[len(kind_of(name)) :]}"
+        for name in names
+        if name and not name.startswith("cpu")
+    ]
 
 
 class TensorFlowSession(Session):
@@ -202,7 +210,7 @@ class TensorFlowSession(Session):
         """Open a device such as `cpu` or `gpu:0`."""
         import tensorflow as tf
 
-        self.device = device
+        self.device = _placement(device)
         self._precision_mode = TENSORRT_PRECISION.get(dtype)
         self.dtype = tf.float32 if mode == "tensorrt" else tf.as_dtype(dtype.storage.value)
         self.compute = tf.as_dtype(dtype.compute.value) if dtype in AMP else None
@@ -440,18 +448,19 @@ def _import_blocked(*modules: str) -> Iterator[None]:
             del sys.modules[module]
 
 
-def _not_measured(tf: Any) -> dict[str, str]:
-    """Unsupported kinds of devices that this TensorFlow could compute on, with the reason.
+def _kinds_of(tf: Any) -> dict[str, str]:
+    """Kinds of accelerators that this TensorFlow may have → TensorFlow's name.
 
-    Apple's plug-in calls its device GPU, like TensorFlow's CUDA devices.
+    AMD's build and Apple's plug-in call their devices GPU, like TensorFlow's CUDA devices.
     """
-    gpus = bool(tf.config.list_physical_devices("GPU"))
-    presence = {
-        "mps": gpus and not tf.test.is_built_with_cuda() and not tf.test.is_built_with_rocm(),
-        "rocm": tf.test.is_built_with_rocm(),
-        "xpu": bool(tf.config.list_physical_devices("XPU")),
-    }
-    return {kind: NOT_MEASURED[kind] for kind, present in presence.items() if present}
+    other = ROCM if tf.test.is_built_with_rocm() else "metal"
+    return {"gpu" if tf.test.is_built_with_cuda() else other: "GPU", "xpu": "XPU"}
+
+
+def _placement(device: str) -> str:
+    """TensorFlow's name of a device: `gpu:0` for `rocm:0`."""
+    kind, colon, index = device.partition(":")
+    return f"{'gpu' if kind in (ROCM, 'metal') else kind}{colon}{index}"
 
 
 class SharedTensorFlowSession(TensorFlowSession):

@@ -1,9 +1,8 @@
-"""PyTorch on CPU and CUDA, where it also replays graphs and is timed by events."""
+"""PyTorch on CPUs, CUDA and other accelerators. On CUDA it also replays graphs and is timed by events."""
 
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import json
 import os
 import shutil
@@ -16,13 +15,35 @@ from time import perf_counter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from benchbench.arrays import Array
 from benchbench.backends._model_cache import EXPORTED, SUFFIX, Packaged, cache_package, model_name
 from benchbench.backends._results import parts_of
 from benchbench.backends._torch import ON_THE_CPU, TorchSession
-from benchbench.backends.base import FULL_MEMORY, MIN_CLEARED, Attached, Backend, HostTimer, Session, Timer
+from benchbench.backends._torch_accelerators import (
+    device_module,
+    device_name,
+    is_rocm,
+    model_of,
+    other_accelerators,
+    profiler_activity,
+    require_compiler,
+    torch_device,
+    turn_off_reduced_precision,
+    waiting_for,
+)
+from benchbench.backends.base import (
+    FULL_MEMORY,
+    MIN_CLEARED,
+    Attached,
+    Backend,
+    HostTimer,
+    Session,
+    Timer,
+    require_precise_product,
+)
 from benchbench.errors import Unsupported
 from benchbench.model.case import Cache, Dtype, Phase
-from benchbench.model.device import NOT_MEASURED, Device, DeviceClass, StartUp
+from benchbench.model.device import ROCM, Device, DeviceClass, StartUp, kind_of
 from benchbench.model.measurement import Batch, Memory
 from benchbench.model.note import NoteKind, note
 from benchbench.model.placement import Spread, Strategy, World
@@ -112,7 +133,7 @@ class Torch(Backend):
         }
     )
     runs_unused = frozenset(modes)  # torch.compile, too, since autograd runs between its graphs
-    not_measured = ("mps", "rocm", "xpu")
+    device_kinds = ("cpu", "cuda", ROCM, "mps", "xpu", "npu")
     caches = tuple(Cache)
     distributions = ("torch",)
     requirements = ("torch", "numpy")
@@ -154,6 +175,8 @@ class Torch(Backend):
         if not dist.is_available():
             raise Unsupported("this torch was built without torch.distributed")
         on_cuda = device.startswith("cuda")
+        if not on_cuda and not device.startswith("cpu"):
+            raise Unsupported(f"accelbench uses several devices of torch on CUDA and CPUs, not on {device}")
         if on_cuda:
             torch.cuda.set_device(self.device_of(device))
         backend = "nccl" if on_cuda else "gloo"
@@ -186,22 +209,28 @@ class Torch(Backend):
     def devices(self) -> tuple[list[Device], dict[str, str]]:
         import torch
 
-        devices, reasons = [_device("cpu", "")], _not_measured(torch)
-        if torch.version.cuda is None:
-            build = "ROCm" if "rocm" in reasons else "CPU"
-            return devices, {"cuda": f"this torch is a {build} build", **reasons}
-        if not torch.cuda.is_available():
-            reason = f"no CUDA device is visible to torch (built for CUDA {torch.version.cuda})"
-            return devices, {"cuda": reason, **reasons}
-        count = torch.cuda.device_count()
-        devices += [_device(f"cuda:{index}", torch.cuda.get_device_name(index)) for index in range(count)]
-        return devices, reasons
+        devices, others = [_device("cpu", "")], other_accelerators()
+        kinds = {kind_of(device.name) for device in others}
+        if is_rocm():
+            reasons = {"cuda": "this torch is a ROCm build, whose devices are called rocm"}
+            if ROCM not in kinds:
+                reasons[ROCM] = f"no AMD GPU is visible to torch (built for ROCm {torch.version.hip})"
+        elif torch.version.cuda is None:
+            build = "is not built for CUDA" if kinds else "is a CPU build"
+            reasons = {"cuda": f"this torch {build}"}
+        elif torch.cuda.is_available():
+            count = torch.cuda.device_count()
+            devices += [_device(f"cuda:{index}", torch.cuda.get_device_name(index)) for index in range(count)]
+            reasons = {}
+        else:
+            reasons = {"cuda": f"no CUDA device is visible to torch (built for CUDA {torch.version.cuda})"}
+        return [*devices, *others], reasons
 
     def missing_modes(self) -> dict[str, str]:
         """`compile` needs a C++ compiler for the CPU and Triton for CUDA; `cudagraph` needs CUDA."""
         import torch
 
-        if torch.cuda.is_available():
+        if torch.cuda.is_available() and not is_rocm():
             from torch.utils._triton import has_triton
 
             return (
@@ -225,8 +254,12 @@ class Torch(Backend):
             return f"{mode} is verified on CPUs only"
         if mode == "cudagraph" and cache is Cache.ROTATE:
             return "a CUDA graph is replayed on the inputs it was captured with"
-        if mode in OF_CUDA and device.device_class is DeviceClass.CPU:
+        if mode in OF_CUDA and kind_of(device.name) != "cuda":
             return "a CUDA graph needs a CUDA device"
+        if mode in COMPILED and mode != "compile" and not has_all_modes(device):
+            return f"{mode} is offered on CPUs and CUDA only"
+        if dtype is Dtype.FLOAT64 and kind_of(device.name) == "mps":
+            return "Apple's GPUs have no float64"
         if mode == "cudagraph" and dtype is Dtype.AMP_FP16:
             return "gradient scaling reads the device on every step, which a CUDA graph cannot contain"
         return ""
@@ -249,26 +282,30 @@ class Torch(Backend):
             raise Unsupported(f"TF32 needs NVIDIA tensor cores of Ampere or later; {device} has none")
         if dtype is Dtype.FLOAT8 and not (on_cuda and torch.cuda.get_device_capability(device) >= (8, 9)):
             raise Unsupported(f"float8 needs NVIDIA tensor cores of Ada, Hopper or later; {device} has none")
-        session = CudaSession(device, dtype, mode) if on_cuda else CpuSession(device, dtype, mode)
+        session: CpuSession
+        if on_cuda:
+            session = CudaSession(device, dtype, mode)
+        elif device.startswith("cpu"):
+            session = CpuSession(device, dtype, mode)
+        else:
+            session = AcceleratorSession(device, dtype, mode)
         session.fix()
         return session
 
     def attach(self, device: str | None, result: Any = None) -> tuple[Device, Attached]:
-        """Attach to the result's first accelerator, else to the current CUDA device if CUDA was used, else to
-        the CPU.
+        """Attach to the result's first accelerator, else to the current CUDA or ROCm device if one was used,
+        else to the CPU.
         """
         import torch
 
         tensors = [part for part in parts_of(result) if isinstance(part, torch.Tensor)]
-        holders = [str(tensor.device) for tensor in tensors if tensor.device.type != "cpu"]
+        holders = [device_name(str(tensor.device)) for tensor in tensors if tensor.device.type != "cpu"]
         in_use = _accelerators_in_use()
-        name = device or next(
-            iter([*holders, *(device_name for device_name in in_use if device_name.startswith("cuda"))]),
-            "cpu",
-        )
+        names_of_cuda = [used for used in in_use if torch_device(used).startswith("cuda")]
+        name = device or next(iter([*holders, *names_of_cuda]), "cpu")
         waited = dict.fromkeys([name, *holders, *in_use])
-        waits = [_waiting_for(device_name) for device_name in waited if not device_name.startswith("cpu")]
-        model = torch.cuda.get_device_name(name) if name.startswith("cuda") else ""
+        waits = [waiting_for(used) for used in waited if not used.startswith("cpu")]
+        model = "" if name.startswith("cpu") else model_of(name)
         return _device(name, model), AttachedTorch(name, waits)
 
     def out_of_memory(self, error: BaseException) -> bool:
@@ -366,15 +403,17 @@ class CpuSession(TorchSession):
         import torch
         from torch.profiler import ProfilerActivity, schedule
 
-        activities = [ProfilerActivity.CPU]
-        activities += [ProfilerActivity.CUDA] if self.device.type == "cuda" else []
         return torch.profiler.profile(
-            activities=activities,
+            activities=[ProfilerActivity.CPU, *self._device_activities()],
             schedule=schedule(wait=0, warmup=1, active=1, repeat=1),
             on_trace_ready=lambda _: None,
             profile_memory=details,
             with_flops=details,
         )
+
+    def _device_activities(self) -> list[Any]:
+        """Activities of torch.profiler that record the device."""
+        return []
 
     def _profiled(
         self, step: Callable[[], Any], iterations: int, count: int, trace: Path, *, details: bool
@@ -406,6 +445,11 @@ class CudaSession(CpuSession):
     """A CUDA device, timed by events on its stream."""
 
     spins = True
+
+    def _device_activities(self) -> list[Any]:
+        from torch.profiler import ProfilerActivity
+
+        return [ProfilerActivity.CUDA]
 
     def fix(self) -> None:
         """Set precision, the current device and its stream, and let cuDNN choose algorithms by trial.
@@ -481,6 +525,91 @@ class CudaSession(CpuSession):
         return Memory(bytes=int(torch.cuda.max_memory_allocated(self.device)))
 
 
+class AcceleratorSession(CpuSession):
+    """An accelerator other than CUDA: the host's clock around blocks, which end when the device is done.
+
+    Events of MPS and XPU have reported wrong times, so none are used.
+    """
+
+    def __init__(self, device: str, dtype: Dtype, mode: str) -> None:
+        """Open a device such as `mps:0` or `rocm:0`."""
+        super().__init__(torch_device(device), dtype, mode)
+        self.name = device
+        self._wait_for_device = waiting_for(device)
+
+    def fix(self) -> None:
+        """Set precision and the current device."""
+        super().fix()
+        turn_off_reduced_precision(self.name)
+        if hasattr(module := device_module(self.name), "set_device"):
+            module.set_device(self.device.index or 0)
+
+    def put(self, array: Array) -> Any:
+        """Convert on the host first, since a device may lack the array's dtype."""
+        import torch
+
+        tensor = torch.from_numpy(array)
+        tensor = tensor.to(self.dtype if tensor.is_floating_point() else tensor.dtype)
+        return tensor.to(self.device, copy=True)
+
+    def compile(self, step: Callable[..., Any], state: int) -> Callable[..., Any]:
+        if self.mode in COMPILED:
+            require_compiler(kind_of(self.name))
+        return super().compile(step, state)
+
+    def wait(self, output: Any) -> None:
+        """Wait for the whole device, since an output's stream is unknown."""
+        self._wait_for_device()
+
+    def precision(self) -> dict[str, str]:
+        """Also read the precision of a product on the device."""
+        precision = super().precision()
+        require_precise_product(
+            self.case_dtype, lambda left, right: self.fetch(self.put(left) @ self.put(right))
+        )
+        return precision
+
+    def no_op(self) -> Callable[[], Any]:
+        """Add one to one number."""
+        import torch
+
+        return partial(torch.add, torch.zeros(1, dtype=torch.float32).to(self.device), 1)
+
+    def cache_bytes(self) -> int:
+        raise Unsupported(f"the size of the caches of {self.name} is unknown")
+
+    def profile(self, step: Callable[[], Any], iterations: int, count: int, folder: Path) -> Profile:
+        profiler_activity(self.name)
+        return super().profile(step, iterations, count, folder)
+
+    def _device_activities(self) -> list[Any]:
+        return [profiler_activity(self.name)]
+
+    def reset_peak(self) -> None:
+        _reset_peak(self.name)
+
+    def peak_device(self) -> Memory:
+        return _peak_of(self.name)
+
+
+def has_all_modes(device: Device) -> bool:
+    """True for devices on which every mode of inductor is offered."""
+    return device.device_class is DeviceClass.CPU or kind_of(device.name) == "cuda"
+
+
+def _reset_peak(name: str) -> None:
+    """Reset the peak of an accelerator's memory, if torch counts it."""
+    if reset := getattr(device_module(name), "reset_peak_memory_stats", None):
+        reset(torch_device(name))
+
+
+def _peak_of(name: str) -> Memory:
+    """Peak bytes of tensors on an accelerator, not of the allocator's reserve."""
+    if peak := getattr(device_module(name), "max_memory_allocated", None):
+        return Memory(bytes=int(peak(torch_device(name))))
+    return Memory(bytes=None, reason=f"torch counts no memory peak on {kind_of(name)} devices")
+
+
 def compiled_graphs() -> int:
     """Graphs that torch.compile has created in this process."""
     dynamo = sys.modules.get("torch._dynamo.utils")  # imported by the first torch.compile
@@ -502,26 +631,16 @@ class AttachedTorch:
             wait()
 
     def reset_peak(self) -> None:
-        if self._on_cuda:
-            import torch
-
-            torch.cuda.reset_peak_memory_stats(self._device)
+        if not self._device.startswith("cpu"):
+            _reset_peak(self._device)
 
     def peak_device(self) -> Memory:
-        if self._on_cuda:
-            import torch
-
-            return Memory(bytes=int(torch.cuda.max_memory_allocated(self._device)))
         if self._device.startswith("cpu"):
             return Memory(bytes=None, reason=ON_THE_CPU)
-        return Memory(bytes=None, reason=f"accelbench does not read the memory of {self._device}")
+        return _peak_of(self._device)
 
     def compilations(self) -> int:
         return compiled_graphs()
-
-    @property
-    def _on_cuda(self) -> bool:
-        return self._device.startswith("cuda")
 
 
 def _accelerators_in_use() -> list[str]:
@@ -533,7 +652,7 @@ def _accelerators_in_use() -> list[str]:
 
     names = []
     if torch.cuda.is_available() and torch.cuda.is_initialized():
-        names.append(f"cuda:{torch.cuda.current_device()}")
+        names.append(device_name(f"cuda:{torch.cuda.current_device()}"))
     current = torch.accelerator.current_accelerator() if hasattr(torch, "accelerator") else None
     if current is not None and current.type != "cuda":
         module = getattr(torch, current.type, None)
@@ -541,29 +660,6 @@ def _accelerators_in_use() -> list[str]:
         if hasattr(module, "synchronize") and all(check() for check in checks):
             names.append(current.type)
     return names
-
-
-def _waiting_for(device: str) -> Callable[[], None]:
-    """Function that waits for a device. Raises Unsupported."""
-    import torch
-
-    kind = device.partition(":")[0]
-    try:
-        synchronize = torch.get_device_module(kind).synchronize
-    except (RuntimeError, AttributeError) as error:
-        raise Unsupported(f"torch has no way to wait for the device {device}") from error
-    takes_device = bool(inspect.signature(synchronize).parameters)
-    return partial(synchronize, torch.device(device)) if takes_device else synchronize
-
-
-def _not_measured(torch: Any) -> dict[str, str]:
-    """Unsupported kinds of devices that this torch could compute on, with the reason."""
-    presence = {
-        "mps": torch.backends.mps.is_available(),
-        "rocm": torch.version.hip is not None,
-        "xpu": torch.xpu.is_available(),
-    }
-    return {kind: NOT_MEASURED[kind] for kind, present in presence.items() if present}
 
 
 def _device(name: str, model: str) -> Device:

@@ -30,6 +30,7 @@ class TorchXla(Backend):
 
     summary = "PyTorch on XLA: lazy tensors, one graph per step"
     framework = "torch"
+    device_kinds = ("cpu", "tpu")
     modes = ("lazy",)
     refused_modes: ClassVar[dict[str, str]] = {
         "eager": "torch_xla is used lazily; operation by operation, XLA would compile each one separately"

@@ -17,7 +17,7 @@ from benchbench.machine.environment import default_threads
 from benchbench.machine.kernel import allowed_cpus
 from benchbench.machine.nvml import Nvml
 from benchbench.machine.sampler import watch_neighbours
-from benchbench.model.device import WHY_NOT_MEASURED
+from benchbench.model.device import NOT_VERIFIED
 
 CHECKS = (
     Check(
@@ -155,10 +155,10 @@ CHECKS = (
         "install the driver of the NVIDIA GPU, if there is one",
     ),
     Check(
-        "GPUs not supported",
-        gpu.unsupported,
-        f"nothing is measured on them: {WHY_NOT_MEASURED}",
-        "measure on a CPU, an NVIDIA GPU or a TPU",
+        "AMD GPUs",
+        gpu.of_amd,
+        f"{NOT_VERIFIED}; without amdsmi, their clocks, power and energy are not recorded",
+        "install ROCm's package amdsmi beside accelbench",
     ),
     Check(
         "GPU processes",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -21,7 +21,7 @@ from benchbench.format import size
 from benchbench.launch import catalogue
 from benchbench.launch.project import user_data
 from benchbench.machine.environment import machine
-from benchbench.model.device import WHY_NOT_MEASURED, Device, DeviceClass, Probe, Target
+from benchbench.model.device import NOT_VERIFIED, Device, DeviceClass, Probe, Target, is_verified
 from benchbench.plan import suite
 from benchbench.plan.cases import plan
 from benchbench.plan.estimates import device_classes, run_estimate
@@ -48,7 +48,7 @@ def list_document(subject: str, results: Path) -> Document:
     """Document of `accelbench list SUBJECT`, except runs. `results` is used to estimate times of suites."""
     if subject == "suites":
         return suites_document(results)
-    return _list_document(subject, subject.capitalize(), LISTS[subject](), NOTES.get(subject, ()))
+    return _list_document(subject, subject.capitalize(), LISTS[subject]())
 
 
 def devices_document(probes: Sequence[Probe]) -> Document:
@@ -56,8 +56,8 @@ def devices_document(probes: Sequence[Probe]) -> Document:
     return _list_document("devices", "Devices", [row for probe in probes for row in _device_rows(probe)])
 
 
-def _list_document(name: str, title: str, rows: Rows, notes: Iterable[str] = ()) -> Document:
-    return Document(name=name, title=title, tables=(document.table(rows, notes=notes),), data=rows)
+def _list_document(name: str, title: str, rows: Rows) -> Document:
+    return Document(name=name, title=title, tables=(document.table(rows),), data=rows)
 
 
 def _device_rows(probe: Probe) -> Rows:
@@ -73,9 +73,15 @@ def _device_rows(probe: Probe) -> Rows:
 
     if probe.status != "ready":
         return [row("–", probe.status, probe.reason, probe.remedy)]
-    present = [row(device.name, "ready", device.model or device.note) for device in probe.devices]
+    present = [row(device.name, "ready", _device_note(device)) for device in probe.devices]
     absent = [*probe.missing, *((f"{mode} mode", reason) for mode, reason in probe.missing_modes)]
     return present + [row(kind, "unavailable", reason) for kind, reason in absent]
+
+
+def _device_note(device: Device) -> str:
+    """Hardware, the backend's note, and whether such devices have been verified."""
+    parts = (device.model, device.note, "" if is_verified(device.name) else NOT_VERIFIED)
+    return "; ".join(filter(None, parts))
 
 
 def _workload_rows() -> Rows:
@@ -104,7 +110,7 @@ def _backend_rows() -> Rows:
             {
                 "backend": name,
                 "modes": ", ".join(kind.modes),
-                "not supported": ", ".join(kind.not_measured),
+                "devices": ", ".join(kind.device_kinds),
                 "summary": kind.summary,
             }
         )
@@ -143,7 +149,6 @@ def _data_set_row(name: str, images: str = "–", classes: str = "–", note: st
     return {"source": name, "images": images, "classes": classes, "note": note}
 
 
-NOTES = {"backends": (f"not supported: {WHY_NOT_MEASURED}",)}
 LISTS: dict[str, Callable[[], Rows]] = {
     "workloads": _workload_rows,
     "backends": _backend_rows,

@@ -6,13 +6,27 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
-WHY_NOT_MEASURED = "no result there has been verified, and none of its counters is read"
-NOT_MEASURED = {  # reasons by kind of device that frameworks support but accelbench does not
-    "mps": f"Apple's GPUs are not supported: {WHY_NOT_MEASURED}",
-    "rocm": f"AMD's GPUs are not supported: {WHY_NOT_MEASURED}",
-    "xpu": f"Intel's GPUs are not supported: {WHY_NOT_MEASURED}",
-    "npu": f"Intel's NPUs are not supported: {WHY_NOT_MEASURED}",
-}
+from benchbench.model.note import Note, NoteKind, note
+
+# Kinds of devices, by the names of frameworks, on which accelbench has been verified; `sim` is simulated.
+VERIFIED_KINDS = frozenset({"cpu", "cuda", "gpu", "tensorrt", "sim"})
+NOT_VERIFIED = "not yet verified by us on this hardware"
+ROCM = "rocm"  # AMD's devices, which torch calls cuda, and JAX and TensorFlow gpu
+
+
+def kind_of(name: str) -> str:
+    """Kind of a device: `cuda` for `cuda:0`."""
+    return name.partition(":")[0]
+
+
+def is_verified(name: str) -> bool:
+    """True if accelbench has been verified on devices of this kind."""
+    return kind_of(name) in VERIFIED_KINDS
+
+
+def device_notes(name: str) -> tuple[Note, ...]:
+    """A note if accelbench has not been verified on devices of this kind."""
+    return () if is_verified(name) else (note(NoteKind.DEVICE_NOT_VERIFIED, device=kind_of(name)),)
 
 
 class DeviceClass(StrEnum):
@@ -35,7 +49,10 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """A device by its framework's name, such as `cpu` or `cuda:0`. `model` is the hardware's name."""
+    """A device by its framework's name, such as `cpu` or `cuda:0`. `model` is the hardware's name.
+
+    AMD's devices are `rocm:0`, whatever a framework calls them.
+    """
 
     name: str
     device_class: DeviceClass

@@ -68,6 +68,7 @@ class NoteKind(StrEnum):
     HEAT_IN_PARTS = "heat_in_parts"
     MEASURED_ALONE = "measured_alone"
     COMPILED_LATER = "compiled_later"
+    DEVICE_NOT_VERIFIED = "device_not_verified"
 
 
 # Kinds that exclude a speed from rankings.
@@ -200,6 +201,7 @@ CLAUSES = {
     "larger than rounding errors",
     NoteKind.HEAT_IN_PARTS: "measured in {parts} groups: memory does not hold all cases at once",
     NoteKind.MEASURED_ALONE: "measured alone, one after another: its process does not take turns with others",
+    NoteKind.DEVICE_NOT_VERIFIED: "{device} devices are not yet verified by us on this hardware",
     NoteKind.WEIGHTS_AS_THEY_ARE: "weights as they are: all elements of {count} of its tensors are equal, "
     "and verification does not cover the use of such a bias of zeros or scale of ones",
 }

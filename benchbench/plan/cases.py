@@ -17,7 +17,7 @@ from benchbench.launch.catalogue import WorkloadKind, workload_at
 from benchbench.launch.project import UserCode
 from benchbench.launch.user_models import UserModel
 from benchbench.model.case import Case, LeftOut, Phase, Scalar, Status
-from benchbench.model.device import NOT_MEASURED, Device, DeviceClass, Probe
+from benchbench.model.device import ROCM, Device, DeviceClass, Probe, kind_of
 from benchbench.model.placement import ONE_DEVICE, Placement, Spread, Strategy
 from benchbench.plan.estimates import footprint_bytes, sized
 from benchbench.plan.suite import (
@@ -33,7 +33,16 @@ from benchbench.plan.suite import (
     points,
 )
 
-KINDS = {"cpu": "cpu", "cuda": "gpu", "gpu": "gpu", "tpu": "tpu", "sim": "sim", "xla": "tpu"}
+# Word → kinds of devices that it selects, the first of them if several are present; other words select the
+# kind of that name. Frameworks have different names for one GPU.
+SELECTED_KINDS = {
+    "gpu": ("gpu", "cuda", ROCM, "xpu", "mps", "metal"),
+    "cuda": ("cuda", "gpu"),
+    "mps": ("mps", "metal"),
+    "metal": ("metal", "mps"),
+    "tpu": ("tpu", "xla"),
+    "xla": ("tpu", "xla"),
+}
 
 
 class Obstacle(NamedTuple):
@@ -63,10 +72,9 @@ def devices_named(probe: Probe, word: str) -> list[tuple[Device, Obstacle | None
     if matches:
         exact = [device for device in matches if device.name == word]
         return [(exact[0] if exact else matches[0], None)]
-    kind = KINDS.get(word.partition(":")[0], word)
-    known_reasons = {KINDS.get(name, name): reason for name, reason in probe.missing}
-    default_reason = NOT_MEASURED.get(kind, f"{probe.target.name} has no device {word!r}")
-    reason = known_reasons.get(kind, default_reason)
+    known_reasons = dict(probe.missing)
+    kinds = [kind for kind in selected_kinds(word) if kind in known_reasons]
+    reason = known_reasons[kinds[0]] if kinds else f"{probe.target.name} has no device {word!r}"
     device = Device(name=word, device_class=class_of([word]), model="")
     return [(device, Obstacle(Status.UNAVAILABLE, reason))]
 
@@ -74,9 +82,14 @@ def devices_named(probe: Probe, word: str) -> list[tuple[Device, Obstacle | None
 def _matches(device: Device, word: str) -> bool:
     if word in (device.name, device.device_class):
         return True
-    kind, _, index = word.partition(":")
-    same_kind = KINDS.get(kind, kind) == KINDS.get(device.name.partition(":")[0])
-    return same_kind and (not index or index == device.name.partition(":")[2])
+    kind, _, index = device.name.partition(":")
+    return kind in selected_kinds(word) and word.partition(":")[2] in ("", index)
+
+
+def selected_kinds(word: str) -> tuple[str, ...]:
+    """Kinds of devices that a word such as `gpu` or `cuda:1` selects."""
+    kind = kind_of(word)
+    return SELECTED_KINDS.get(kind, (kind,))
 
 
 def class_of(words: Sequence[str]) -> DeviceClass:
@@ -94,9 +107,12 @@ def requested_devices(entries: Sequence[tuple[str, Entry]], words: Sequence[str]
 def check_devices(words: Sequence[str], probes: Sequence[Probe]) -> None:
     """Raise UsageError for a word that is not a kind, class or name of a device."""
     names = {device.name for probe in probes for device in probe.devices}
-    valid = sorted({*KINDS, *DeviceClass, *names} - {"sim", "xla"})
+    missing_kinds = {kind for probe in probes for kind, _ in probe.missing}
+    backend_kinds = {kind for probe in probes for kind in backend_of(probe).device_kinds}
+    kinds = {*SELECTED_KINDS, *map(kind_of, names), *backend_kinds, *missing_kinds, *DeviceClass}
     for word in words:
-        if word not in names and word.partition(":")[0] not in {*KINDS, *DeviceClass, *NOT_MEASURED}:
+        if word not in names and kind_of(word) not in kinds:
+            valid = sorted({*kinds, *names} - {"sim", "xla"})
             raise UsageError(f"No device named {word!r}.", unknown("devices", word, valid))
 
 

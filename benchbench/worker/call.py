@@ -21,7 +21,7 @@ from benchbench.backends._results import parts_of
 from benchbench.backends.base import Attached, Backend, HostTimer, backend_class
 from benchbench.errors import UsageError, unknown
 from benchbench.machine.kernel import cpu_seconds, peak_host, reset_host_peak
-from benchbench.model.device import Device
+from benchbench.model.device import Device, device_notes
 from benchbench.model.function import PYTHON
 from benchbench.model.measurement import CALL, Measurement
 from benchbench.model.note import Note, NoteKind, note
@@ -176,6 +176,7 @@ def measure_call(
         notes = (*notes, note(NoteKind.RECOMPILED, count=samples.recompiled))
     elif compiled_later >= MIN_COMPILED_LATER:
         notes = (*notes, note(NoteKind.COMPILED_LATER, count=compiled_later))
+    notes = (*notes, *device_notes(target_device.name))
     measurement = Measurement(
         cost=CALL,
         iterations=samples.iterations,
@@ -191,7 +192,7 @@ def measure_call(
         peak_host=peak_host(host_reset),
         relative_error=None,
         precision={},
-        notes=tuple(notes),
+        notes=notes,
         window=samples.window,
         turns=samples.turns,
     )

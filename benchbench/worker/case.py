@@ -11,6 +11,7 @@ from typing import Any
 from benchbench.backends.base import Backend, Session, Timer
 from benchbench.machine.kernel import cpu_seconds
 from benchbench.model.case import Cache, Case
+from benchbench.model.device import device_notes
 from benchbench.model.measurement import Measurement, Memory, ModelFacts
 from benchbench.model.note import Note, NoteKind, note
 from benchbench.model.run import Policy
@@ -137,6 +138,7 @@ def _measure(
         notes=(
             *notes,
             *session.notes,
+            *device_notes(case.device),
             *unused_work_note(backend, case, workload),
             *wait_notes,
             *loss_notes(backend, case, allowed_error),

@@ -327,12 +327,13 @@ def refuses_to_train(sizes: Mapping[str, Scalar], dtype: Dtype) -> str:
 
 
 def _fused(parameters: Sequence[Any], fused: bool) -> dict[str, bool]:
-    """Arguments for torch's fused kernel, if it works on the device of the parameters.
+    """Arguments for torch's fused kernel, if it works on the device of the parameters: a CPU or CUDA.
 
-    XLA fuses by itself. On the CPU, SGD's kernel skips 16-bit parameters (pytorch#191763).
+    XLA fuses by itself, and other accelerators lack some kernels. On the CPU, SGD's kernel skips 16-bit
+    parameters (pytorch#191763).
     """
     kind = parameters[0].device.type
-    works = kind != "xla" and not (kind == "cpu" and parameters[0].element_size() == 2)
+    works = kind == "cuda" or (kind == "cpu" and parameters[0].element_size() != 2)
     return {"fused": True} if fused and works else {}
 
 

@@ -20,8 +20,8 @@ def present(host: Host) -> Sequence[Observation]:
     return (Observation(Level.OK, names or "none", count, "GPUs"),)
 
 
-def unsupported(host: Host) -> Sequence[Observation]:
-    """Warn about AMD GPUs, which are not supported, counted by the nodes of their compute driver."""
+def of_amd(host: Host) -> Sequence[Observation]:
+    """Warn about AMD GPUs, counted by the nodes of their compute driver."""
     nodes = (host.root / "sys/class/kfd/kfd/topology/nodes").glob("*/gpu_id")
     count = sum(bool(kernel.read_number(node)) for node in nodes)  # 0 for a CPU
     return (Observation(Level.WARNING, f"{count} of AMD", count, "GPUs"),) if count else ()

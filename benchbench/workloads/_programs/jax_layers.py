@@ -149,6 +149,8 @@ def unfused(dtype: Any, width: int, lengths: Collection[int], *, differentiated:
     import jax
 
     device = jax.devices()[0]
+    if "rocm" in getattr(device.client, "platform_version", "").lower():
+        return "cuDNN runs on NVIDIA's GPUs, not on AMD's"
     if device.platform != "gpu":
         return f"cuDNN runs on NVIDIA's GPUs, not on {device.platform}"
     if dtype.itemsize != 2:

@@ -1,0 +1,178 @@
+"""An accelerator of torch that accelbench does not know, simulated in Python (simulated_device/)."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.program import accelbench, environment, rows
+
+FOLDER = Path(__file__).parent / "simulated_device"
+OPERATOR_S = 1e-3  # as in simulated_device/torch_toy.py
+NOT_VERIFIED = "toy devices are not yet verified by us on this hardware"
+SMALL = (
+    "-p",
+    "m=n=k=64",
+    "-p",
+    "batch=2",
+    "-p",
+    "channels=4",
+    "-p",
+    "height=8",
+    "-p",
+    "width=8",
+    "-p",
+    "filters=4",
+)
+MODEL = """
+import torch
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.hidden, self.out = torch.nn.Linear(16, 32), torch.nn.Linear(32, 4)
+
+    def forward(self, x):
+        return self.out(torch.relu(self.hidden(x)))
+
+def inputs(batch=8):
+    return torch.randn(batch, 16)
+
+def targets(batch=8):
+    return torch.randint(4, (batch,))
+
+loss = torch.nn.CrossEntropyLoss()
+"""
+FUNCTION = """
+import torch
+
+def operands():
+    return torch.randn(64, 64).to("toy"), torch.randn(64, 64).to("toy")
+
+def step(x, y):
+    return ((x @ y) @ y) @ y
+"""
+# Runs a suite and prints how long before the end of its work on the device each process was stopped.
+STOPS = """
+import json, struct, sys, time
+from pathlib import Path
+import benchbench
+from benchbench.launch.process import LocalJob
+
+folder, stop, stops = Path(sys.argv[1]), LocalJob.stop, []
+
+def observed(job):
+    now_s, queue = time.monotonic(), folder / str(job._pid)  # only processes on the device have a queue
+    if queue.exists():
+        stops.append(struct.unpack("d", queue.read_bytes())[0] - now_s)
+    stop(job)
+
+LocalJob.stop = observed
+run = benchbench.run(
+    workloads=["gemm"], backends=["torch"], devices=["toy", "cpu"], modes=["eager"], rounds=1,
+    params={"m": 64, "n": 64, "k": 64}, environment={"TOY_QUEUES": [str(folder)]}, results=folder / "results",
+)
+print(json.dumps({"stops": stops, "statuses": [str(row.status) for row in run.rows]}))
+"""
+
+pytestmark = pytest.mark.real
+pytest.importorskip("torch", minversion="2.13")  # the first with devices written in Python
+
+
+def on_toy(*arguments: str, cwd: Path, code: int = 0) -> Any:
+    return accelbench(*arguments, cwd=cwd, code=code, PYTHONPATH=str(FOLDER))
+
+
+def run_gemm(cwd: Path, *arguments: str, code: int = 0) -> list[dict[str, Any]]:
+    """The rows of a product on the device and on the CPU."""
+    command = ("run", "-w", "gemm", "-b", "torch", "-p", "m=n=k=64", "--heats", "1")
+    on_toy(*command, *arguments, cwd=cwd, code=code)
+    return rows(cwd)
+
+
+def test_the_device_is_listed_and_marked_as_not_verified(tmp_path: Path) -> None:
+    listed = json.loads(on_toy("devices", "-b", "torch", "--format", "json", cwd=tmp_path).stdout)
+    (row,) = [row for row in listed if row["device"] == "toy:0"]
+    assert (row["status"], row["note"]) == (
+        "ready",
+        "Simulated accelerator; not yet verified by us on this hardware",
+    )
+
+
+def test_the_suite_hello_is_verified_and_includes_the_time_of_the_device(tmp_path: Path) -> None:
+    on_toy("run", "--suite", "hello", "-d", "toy", "-b", "torch", "--heats", "1", *SMALL, cwd=tmp_path)
+    measured = rows(tmp_path)
+    assert [row["workload"] for row in measured] == ["gemm", "conv2d"]
+    for row in measured:
+        assert (row["status"], row["device"]) == ("ok", "toy:0")
+        assert row["relative_error"] < 1e-4
+        assert row["latency_s"] >= OPERATOR_S
+        assert NOT_VERIFIED in row["notes"]
+
+
+def test_time_waits_for_the_device_after_each_call(tmp_path: Path) -> None:
+    (tmp_path / "function.py").write_text(FUNCTION)
+    on_toy("time", "function.py:step", "-s", "operands", "--heats", "1", cwd=tmp_path)
+    (row,) = rows(tmp_path)
+    assert (row["status"], row["device"]) == ("ok", "toy:0")
+    assert row["latency_s"] >= 3 * OPERATOR_S
+    assert row["peak_device_bytes"] >= 5 * 64 * 64 * 4  # operands and products
+    assert NOT_VERIFIED in row["notes"]
+
+
+def test_a_users_model_and_its_training_are_verified(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(MODEL)
+    on_toy("run", "model.py", "-b", "torch", "-d", "toy", "--mode", "eager", "--heats", "1", cwd=tmp_path)
+    measured = rows(tmp_path)
+    assert {row["phase"] for row in measured} == {"forward", "train"}
+    for row in measured:
+        assert row["status"] == "ok", row
+        assert row["latency_s"] >= 3 * OPERATOR_S
+
+
+def test_training_of_a_network_is_verified(tmp_path: Path) -> None:
+    command = ("run", "-w", "mnist_cnn_train", "-b", "torch", "-d", "toy", "-p", "batch=2", "--heats", "1")
+    on_toy(*command, cwd=tmp_path)
+    (row,) = rows(tmp_path)
+    assert row["status"] == "ok"
+    assert row["latency_s"] >= 10 * OPERATOR_S
+
+
+def test_no_process_is_stopped_with_work_in_flight(tmp_path: Path) -> None:
+    path = os.pathsep.join((str(FOLDER), *filter(None, sys.path)))
+    command = [sys.executable, "-c", STOPS, str(tmp_path)]
+    process = subprocess.run(
+        command, cwd=tmp_path, env=environment(PYTHONPATH=path), capture_output=True, text=True, timeout=120
+    )
+    assert process.returncode == 0, process.stderr
+    seen = json.loads(process.stdout)
+    assert seen["statuses"] == ["ok", "ok"]
+    assert len(seen["stops"]) >= 10
+    assert max(seen["stops"]) <= 0
+
+
+def test_a_full_memory_and_a_lost_device_cost_only_their_cases(tmp_path: Path) -> None:
+    full, free = run_gemm(tmp_path, "-d", "toy", "--env", "TOY_BYTES=40000,400000", code=4)
+    assert full["status"] == "out_of_memory"
+    assert "toy: out of memory" in full["message"]
+    assert free["status"] == "ok"
+    lost, fit = run_gemm(tmp_path, "-d", "toy", "--env", "TOY_LOST=20,0", code=4)
+    assert lost["status"] == "failed"
+    assert "toy: the device is lost" in lost["message"]
+    assert fit["status"] == "ok"
+
+
+def test_a_product_with_fewer_bits_than_its_dtype_is_no_result(tmp_path: Path) -> None:
+    (row,) = run_gemm(tmp_path, "-d", "toy", "--env", "TOY_COARSE=1", code=4)
+    assert row["status"] == "failed"
+    assert "the device multiplies in fewer bits" in row["message"]
+
+
+def test_a_mode_without_a_compiler_for_the_device_is_unsupported(tmp_path: Path) -> None:
+    (row,) = run_gemm(tmp_path, "-d", "toy", "--mode", "compile")
+    assert (row["status"], row["mode"]) == ("unsupported", "compile")
+    assert "inductor generates no code for toy" in row["message"]
