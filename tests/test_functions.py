@@ -176,7 +176,7 @@ def on_an_instance() -> Callable[[], Any]:
 
 
 def on_a_gpu() -> Callable[[], Any]:
-    kind = type("Tensor", (), {"__module__": "torch", "is_cuda": True})
+    kind = type("Tensor", (), {"__module__": "torch", "is_cuda": False, "device": "xpu:0"})
     weights = {"layer": [kind()]}
     return lambda: weights
 
@@ -189,7 +189,7 @@ def on_a_gpu() -> Callable[[], Any]:
         (within_another, "guard", "lock"),
         (on_an_instance, "guard", "lock"),
         (with_large_data, "data", "larger than"),
-        (on_a_gpu, "weights", "CUDA"),
+        (on_a_gpu, "weights", "on an accelerator"),
     ],
 )
 def test_the_error_names_the_variable_that_cannot_be_sent(make: Any, culprit: str, message: str) -> None:

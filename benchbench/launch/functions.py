@@ -209,7 +209,7 @@ def _pickle(value: Any, max_bytes: int) -> bytes:
 
 
 def _pickler(buffer: io.BytesIO) -> pickle.Pickler:
-    """A pickler that refuses tensors on a GPU and, without cloudpickle, functions without a name."""
+    """A pickler that refuses tensors on an accelerator and, without cloudpickle, functions without a name."""
     base: type[pickle.Pickler] = pickle.Pickler
     with suppress(ImportError):
         import cloudpickle
@@ -219,12 +219,17 @@ def _pickler(buffer: io.BytesIO) -> pickle.Pickler:
     class Pickler(base):  # type: ignore[misc, valid-type]
         def persistent_id(self, part: Any) -> None:
             # The pickler calls this for every object.
-            if type(part).__module__.startswith("torch") and getattr(part, "is_cuda", None) is True:
-                raise _Unsendable("it holds a tensor on a CUDA device, which belongs to this process")
+            if type(part).__module__.startswith("torch") and _is_on_accelerator(part):
+                raise _Unsendable("it holds a tensor on an accelerator, which belongs to this process")
             if base is pickle.Pickler and _has_no_name(part):
                 raise _Unsendable("no name leads to it, so sending it needs cloudpickle", CLOUDPICKLE_HINT)
 
     return Pickler(buffer)
+
+
+def _is_on_accelerator(part: Any) -> bool:
+    """True for a tensor of torch on a device other than the CPU; a tensor on `meta` has no values."""
+    return hasattr(part, "is_cuda") and str(part.device).partition(":")[0] not in ("cpu", "meta")
 
 
 def _has_no_name(part: Any) -> bool:

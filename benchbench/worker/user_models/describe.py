@@ -67,7 +67,7 @@ def describe_model(spec: ModelSpec, params: Mapping[str, Scalar] | None) -> dict
         "generates": bool(graph.get("generates")) and not has_own_inputs,
         "graph": {name: graph[name] for name in GRAPH_KEYS if name in graph},
         "import_s": import_s,
-        "can_be_preloaded": new_threads <= 0 and not _uses_cuda(),
+        "can_be_preloaded": new_threads <= 0 and not _uses_gpu(),
     }
 
 
@@ -105,6 +105,8 @@ def _thread_count() -> int:
     return len([*tasks.iterdir()]) if os.path.isdir(tasks) else threading.active_count()
 
 
-def _uses_cuda() -> bool:
+def _uses_gpu() -> bool:
+    """True if the model's file has started CUDA, ROCm or XPU, which do not work in a fork."""
     torch = sys.modules.get("torch")
-    return torch is not None and bool(torch.cuda.is_initialized())
+    modules = [getattr(torch, name, None) for name in ("cuda", "xpu")]
+    return any(module.is_initialized() for module in modules if module is not None)
