@@ -22,6 +22,7 @@ from benchbench.worker.user_models.source import ModelMistake
 from benchbench.worker.user_models.workload import ModelInference
 from tests.decode_mutants import DECODE_MUTANTS
 from tests.deviations import deviation, mutated
+from tests.program import accelbench, rows
 
 pytestmark = pytest.mark.real
 MODEL = "LlamaForCausalLM(LlamaConfig(**SIZES, num_hidden_layers=1))"
@@ -175,3 +176,25 @@ def test_a_file_with_a_language_model_and_no_inputs_generates(
     if generates:
         step = ModelSpec(folder=spec.folder, file=spec.file, step=DECODE)
         assert describe_model(step, {"context": 8})["sizes"]["batch"] == 1
+
+
+def test_both_steps_are_measured_with_tokens_per_second_and_the_bound(tmp_path: Path) -> None:
+    config = {"model_type": "llama", "bos_token_id": 0, "eos_token_id": 1} | CONFIGS["llama"]
+    (tmp_path / "llama.json").write_text(json.dumps(config))
+    torch_only = ("-b", "torch", "--mode", "eager", "-d", "cpu", "--brief", "--rounds", "1")
+    cache = str(tmp_path / "cache")
+    run = accelbench(
+        "run", "llama.json", *torch_only, "-p", "context=8", cwd=tmp_path, ACCELBENCH_CACHE=cache
+    )
+    assert "measuring the memory's rate, once for this machine" in run.stderr
+    measured = {row["workload"]: row for row in rows(tmp_path)}
+    assert measured.keys() == {"my_llama_prefill", "my_llama_decode"}
+    assert {row["item"] for row in measured.values()} == {"token"}
+    assert {row["status"] for row in measured.values()} == {"ok"}
+    report = accelbench("report", "--columns", "rate,bound", cwd=tmp_path, ACCELBENCH_CACHE=cache)
+    (line,) = [line for line in report.stdout.splitlines() if line.count("token/s") == 2]
+    assert line.endswith("%") or "faster than its bound" in report.stdout
+    again = accelbench(
+        "run", "llama.json", *torch_only, "-w", "*_decode", cwd=tmp_path, ACCELBENCH_CACHE=cache
+    )
+    assert "memory's rate" not in again.stderr

@@ -204,4 +204,4 @@ def test_a_run_with_an_implausible_case_fails_with_the_reason() -> None:
 
 def test_the_time_of_a_run_includes_its_set_up() -> None:
     summary = run_summary(a_wild_run(2.0).records, a_run_info(), 49.0, setup_s=13.0)
-    assert summary.startswith("1 ok in 1 min 02 s (13 s of it to find the backends) ")
+    assert summary.startswith("1 ok in 1 min 02 s (13 s of it before the first heat) ")

@@ -33,7 +33,7 @@ SPEEDUP_MARGIN = 1.1  # added caches give slightly more than the number of devic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ceiling:
-    """Highest measured rate of GEMMs in a dtype, or of copies."""
+    """Highest measured rate of GEMMs in a dtype, or of copies and sums."""
 
     device: str  # model
     threads: int | None  # used; None on an accelerator

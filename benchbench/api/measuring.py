@@ -67,7 +67,8 @@ def run(
     request = requested_options(run, suite, keywords, options)
     receiver, root = observer or Callbacks(on_record, on_stage), results_folder(results)
     if resume is False:
-        return measure.measure_suite(request, root, receiver, profile=profile)
+        prepare = measuring.measure_missing_memory_rate
+        return measure.measure_suite(request, root, receiver, profile=profile, prepare=prepare)
     if not options and suite == "quick":
         request = replace(request, suites=())
     return resume_run("" if resume is True else str(resume), request, root, receiver, profile=profile)

@@ -149,9 +149,13 @@ class Lines(RunObserver):
                 ]
                 print_message(f"time: {time_split(last_part, progress.stages_s)}")
             if self._report == "report":
+                from benchbench.diagnosis.ceilings import read_ceilings
                 from benchbench.documents.run import answer
 
-                print_message(*answer(Run(info=progress.info, records=tuple(progress.records))))
+                # The bound of a user's language model depends on the memory's rate.
+                ceilings = read_ceilings(progress.info.machine) if progress.info.models else ()
+                run = Run(info=progress.info, records=tuple(progress.records))
+                print_message(*answer(run, ceilings))
             if self._report:
                 print_message(f"next: accelbench {self._report} {progress.info.id}{self._where}")
 

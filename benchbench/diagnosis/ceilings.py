@@ -31,6 +31,8 @@ OBLONG = (  # m, n, k that reached the most on A100, H100, GH200 and B200 (stas0
     (1024, 10240, 5120), (2048, 2048, 13312), (1024, 15360, 4096), (1792, 16128, 3072),
 )  # fmt: skip
 ACCELERATOR_COPY = 2**28  # elements: reads one GiB and writes one
+ACCELERATOR_SUM_SIDE = 2**14  # of a square matrix: reads one GiB
+MEMORY_WORKLOADS = ("copy", "reduction")
 CLOSE = 0.8  # backends with this share of the best rate also run the next size
 GAIN = 1.01  # stop increasing the size when the rate grows by less
 MAX_STEP_S = 0.25  # slower steps are not doubled in size: the next takes eight times as long
@@ -41,7 +43,7 @@ POLICY = Policy(
 
 
 def entries(dtypes: Sequence[Dtype], threads: list[int] | None = None) -> tuple[tuple[str, Entry], ...]:
-    """Suite entries: the smallest product in each dtype, oblong products for accelerators, and copies.
+    """Suite entries: the smallest product in each dtype, oblong ones for accelerators, and `memory_entries`.
 
     `threads`: numbers of threads, each with separate ceilings.
     """
@@ -53,10 +55,29 @@ def entries(dtypes: Sequence[Dtype], threads: list[int] | None = None) -> tuple[
         cpu=[_square(CPU_SIDES[0])],
         accelerator=[_square(ACCELERATOR_SIDES[0]), *oblong],
     )
+    return ("ceilings", gemm), *memory_entries(threads)
+
+
+def memory_entries(
+    threads: list[int] | None = None, backends: list[str] | None = None
+) -> tuple[tuple[str, Entry], ...]:
+    """Suite entries of the memory: copies, and sums, which only read. `backends`: None means all."""
     copy = Entry(
-        workload="copy", dtype=[Dtype.FLOAT32], threads=threads, accelerator=[{"n": ACCELERATOR_COPY}]
+        workload="copy",
+        dtype=[Dtype.FLOAT32],
+        threads=threads,
+        backend=backends,
+        accelerator=[{"n": ACCELERATOR_COPY}],
     )
-    return ("ceilings", gemm), ("ceilings", copy)
+    side = ACCELERATOR_SUM_SIDE
+    reduction = Entry(
+        workload="reduction",
+        dtype=[Dtype.FLOAT32],
+        threads=threads,
+        backend=backends,
+        accelerator=[{"rows": side, "columns": side}],
+    )
+    return ("ceilings", copy), ("ceilings", reduction)
 
 
 def _square(side: int) -> Axes:
@@ -108,7 +129,7 @@ def best_rates(info: RunInfo, records: Iterable[Record]) -> list[Ceiling]:
     # Sorted by case, so that ties always have the same result.
     for record, rate in sorted(_rates(records), key=lambda pair: pair[0].case.id):
         device, threads = device_of(info, record.case, record.device_model)
-        quantity = MEMORY if record.case.workload == "copy" else str(record.case.dtype)
+        quantity = MEMORY if record.case.workload in MEMORY_WORKLOADS else str(record.case.dtype)
         key = device, threads, quantity
         if key not in ceilings or rate > ceilings[key].rate:
             ceilings[key] = Ceiling(
@@ -132,7 +153,7 @@ def limiting_conditions(ceilings: Sequence[Ceiling], records: Iterable[Record]) 
 
 
 def _rates(records: Iterable[Record]) -> Iterable[tuple[Record, float]]:
-    """Yield plausible records with their rate in FLOP/s, or in B/s for copies."""
+    """Yield plausible records with their rate in FLOP/s, or in B/s for copies and sums."""
     for record in records:
         outcome = record.outcome
         if isinstance(outcome, Measurement) and not implausible(record.case, record.device_model, [outcome]):

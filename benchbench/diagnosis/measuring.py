@@ -6,15 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchbench.analyse.roofline import Ceiling
+from benchbench.analyse.roofline import Ceiling, measured_roofs
+from benchbench.analyse.rows import probed_version_and_model
 from benchbench.diagnosis import ceilings, noise, selftest
 from benchbench.diagnosis.findings import Finding, examine, this_host
-from benchbench.errors import NothingToMeasure, UsageError
+from benchbench.errors import AccelbenchError, NothingToMeasure, UsageError
+from benchbench.launch.pool import WorkerPool
 from benchbench.launch.project import no_code
 from benchbench.machine import nvml
+from benchbench.model.case import Case
 from benchbench.model.options import MeasureOptions
-from benchbench.plan.suite import chosen_threads
-from benchbench.running import request
+from benchbench.model.run import RunInfo
+from benchbench.model.user_model import CONTEXT
+from benchbench.plan.suite import Selection, chosen_threads
+from benchbench.running import recording, request
 from benchbench.running.measure import Side, measuring
 from benchbench.running.observer import RunObserver
 from benchbench.running.request import Request
@@ -93,13 +98,52 @@ def measure_ceilings(options: MeasureOptions, observer: RunObserver) -> Ceilings
     rates = ceilings.best_rates(info, records)
     if not rates:
         raise NothingToMeasure("No case gave a rate.", "The lines above have the reasons.")
+    notes = [note.text for note in ceilings.limiting_conditions(rates, records)]
+    return Ceilings(found=rates, notes=notes, path=_store(info, rates))
+
+
+def measure_missing_memory_rate(pools: Sequence[WorkerPool], info: RunInfo, observer: RunObserver) -> None:
+    """Measure and store the memory's rate if the run decodes tokens, whose bound it is, and it is unknown.
+
+    The rate is measured on torch if the run has it. Without a result the bound stays unknown.
+    """
+    decoding = [case for case in info.plan if CONTEXT in case.params and case.workload in info.models]
+    stored = ceilings.read_ceilings(info.machine) if decoding else ()
+    unknown = [
+        case for case in decoding if not measured_roofs(info, case, _model_of(info, case), stored).bytes_per_s
+    ]
+    if not unknown:
+        return
+    backends = ["torch"] if any(case.backend == "torch" for case in decoding) else None
+    threads = sorted({case.threads for case in unknown if case.threads}) or None
+    request_of_rate = Request(
+        entries=ceilings.memory_entries(threads, backends),
+        selection=Selection(devices=tuple({case.device for case in unknown})),
+        policy=ceilings.POLICY,
+        settings=info.settings,
+        seed=info.seed,
+        command=info.command,
+    )
+    observer.note("measuring the memory's rate, once for this machine: it bounds the tokens per second")
+    try:
+        rate_info = recording.plan_run(info.probes, request_of_rate)
+        (records,) = recording.record_runs(pools, [rate_info], None, RunObserver())
+        _store(info, ceilings.best_rates(rate_info, records))
+    except AccelbenchError as error:
+        observer.note(f"the bound is not known: {error}")
+
+
+def _model_of(info: RunInfo, case: Case) -> str | None:
+    """Model of the case's device, as found before the measurement."""
+    return probed_version_and_model(info, case)[1]
+
+
+def _store(info: RunInfo, rates: Sequence[Ceiling]) -> Path:
+    """Add rates to the ceilings in the user's cache. Raises UnreadableInput, CannotWrite."""
     path = ceilings.ceilings_file(info.machine)
-    disk.save(
-        path, ceilings.encode(info.machine, ceilings.merge(ceilings.read_ceilings(info.machine), rates))
-    )
-    return Ceilings(
-        found=rates, notes=[note.text for note in ceilings.limiting_conditions(rates, records)], path=path
-    )
+    stored = ceilings.read_ceilings(info.machine)
+    disk.save(path, ceilings.encode(info.machine, ceilings.merge(stored, rates)))
+    return path
 
 
 def run_selftest(options: MeasureOptions, observer: RunObserver) -> Selftest:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from benchbench.analyse.rows import Row
+from benchbench.analyse.rows import Row, unit_of
 from benchbench.documents.document import Cell, Mark, Number, Part, Spread, Table, Tone, table
-from benchbench.documents.run_table import Work, latency_s, why_no_speed
+from benchbench.documents.run_table import TEXT_ITEM, Work, decode_bound, latency_s, why_no_speed
 from benchbench.format import count_of
 from benchbench.judging.ranking import EQUIVALENCE, Rival, Standing, WorkVerdict
 from benchbench.model.case import Status
@@ -100,6 +100,26 @@ def _slower(verdict: WorkVerdict, rivals: Sequence[Rival], named: Sequence[Rival
     low, high = _times_text(min(ratios.values())), _times_text(max(ratios.values()))
     amount = low if low == high else f"{low} to {high}"
     return f"; {_listed(ratios)} {'is' if len(ratios) == 1 else 'are'} {amount} slower"
+
+
+def tokens_text(work: Work) -> str:
+    """`; 8.67k token/s ±3 %, 45 % of the bound 19.2k token/s` of a language model's fastest engine.
+
+    Empty for other works, and if no engine is known to be fast.
+    """
+    fastest = work.verdict.fastest
+    row = next((row for row in work.rows if fastest and row.case == fastest.case), None)
+    if fastest is None or row is None or row.item != TEXT_ITEM:
+        return ""
+    rate = row.metric("items_per_s")
+    if rate.value is None:
+        return ""
+    unit = unit_of(row, "items_per_s")
+    text = f"; {work.verdict.name_of(fastest)} {Number(rate.value, unit)}"
+    if rate.low is not None and rate.high is not None:
+        text += f" {Number(max(rate.high - rate.value, rate.value - rate.low) / rate.value, '±')}"
+    bound = decode_bound(row)
+    return text + (f", {Number(rate.value / bound, '%')} of the bound {Number(bound, unit)}" if bound else "")
 
 
 def _times_text(ratio: float) -> str:

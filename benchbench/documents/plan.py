@@ -272,13 +272,13 @@ def _expected_times(info: RunInfo) -> dict[str, Expected]:
 def run_summary(records: Sequence[Record], info: RunInfo, wall_s: float, setup_s: float = 0.0) -> str:
     """`12 ok, 1 failed in 40 s   run ID`: counts of the outcomes, with a newline.
 
-    `setup_s`: seconds before the run, which the time includes: `in 52 s (12 s of it to find the backends)`.
+    `setup_s`: seconds before the run, which the time includes: `in 52 s (12 s of it before the first heat)`.
     """
     counts = Counter(_outcome(case_records) for case_records in records_by_case(records).values())
     parts = [f"{count} {status}" for status, count in counts.items()] or ["nothing measured"]
     if info.left_out:
         parts.append(f"{len(info.left_out)} left out")
-    setup = f" ({duration(setup_s)} of it to find the backends)" if setup_s >= MIN_SETUP_S else ""
+    setup = f" ({duration(setup_s)} of it before the first heat)" if setup_s >= MIN_SETUP_S else ""
     return f"{', '.join(parts)} in {duration(setup_s + wall_s)}{setup}   run {info.id}\n"
 
 

@@ -13,7 +13,7 @@ from benchbench.analyse.roofline import Ceiling
 from benchbench.analyse.rows import COLUMNS, Row, flatten
 from benchbench.analyse.scaling import RunView, scalings
 from benchbench.documents.answers import answer as work_answer
-from benchbench.documents.answers import overview, works_summary
+from benchbench.documents.answers import overview, tokens_text, works_summary
 from benchbench.documents.devices import link_tables, rank_tables, scaling_panels, scaling_tables
 from benchbench.documents.document import Cell, Document, Number, Records, Table
 from benchbench.documents.run_plots import run_plots
@@ -281,9 +281,9 @@ def _notes(tables: Iterable[Table], hidden: Iterable[Row]) -> list[str]:
     ]
 
 
-def answer(run: Run) -> list[str]:
-    """Result lines of a run, as shown at the top of its report."""
-    view = RunView(run)
+def answer(run: Run, ceilings: Sequence[Ceiling] = ()) -> list[str]:
+    """Result lines of a run, as shown at the top of its report. `ceilings`: those of its machine."""
+    view = RunView(run, ceilings)
     measured_rows = [row for row in view.rows if row.ok]
     return list(map(str, _answer_cells(with_verdicts(works(measured_rows), view), view)))
 
@@ -364,7 +364,7 @@ def fastest_lines(works: Sequence[Work], run: Run) -> list[Cell]:
     lines = [works_summary(compared)] if len(compared) > 1 else []
     for work in compared[:MAX_ANSWERS]:
         line = work_answer(work.verdict)
-        lines.append(replace(line, parts=(f"{work.short_title}: {line}",)))
+        lines.append(replace(line, parts=(f"{work.short_title}: {line}{tokens_text(work)}",)))
     if (more := len(compared) - MAX_ANSWERS) > 0:
         lines.append(Cell((f"and {count_of(more, 'work')} more, in the table below",)))
     undecided = [work for work in compared if work.verdict.standing is Standing.OPEN]

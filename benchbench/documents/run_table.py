@@ -39,6 +39,7 @@ from benchbench.judging.ranking import (
 )
 from benchbench.model.case import Cache, Case, Scalar
 from benchbench.model.placement import suffix
+from benchbench.model.user_model import CONTEXT
 from benchbench.plan.commands import command_of
 
 UNRANKED_S = 1e99  # sort key: after ranked rows, before rows without a speed
@@ -53,6 +54,8 @@ ALIASES = {  # option value → number of a row
     "energy": "energy_j",
     **{name: f"latency_{name}_s" for name in ("low", "high", "min", "p50", "p90", "p99")},
 }
+TEXT_ITEM = "token"  # item of language models
+ABOVE_BOUND = "faster than its bound: the caches of the CPU hold a part of what a step reads"
 CACHES = {Cache.COLD: "cold caches", Cache.ROTATE: "rotating inputs"}
 NO_VERDICT = WorkVerdict(fastest=None, rivals=(), axis="")
 CASE_AXES = ("dtype", "mode", "target", "device", "cache", "phase", THREADS)  # besides the parameters
@@ -403,6 +406,27 @@ def _bound_cell(row: Row, _: RatioToBase | None) -> Cell:
     return Cell((f"{row.position.bound},", attainable))
 
 
+def decode_bound(row: Row) -> float | None:
+    """Bound of a language model's decode step in tokens per second; None for other work, or if unknown.
+
+    It is the rate at which the device's memory provides the weights and the cache, which each step reads.
+    """
+    if row.item != TEXT_ITEM or CONTEXT not in row.case.params:
+        return None
+    share = number_of(row, "bytes_of_ceiling").value or number_of(row, "bytes_of_datasheet").value
+    rate = row.value("items_per_s")
+    return rate / share if rate and share else None
+
+
+def _decode_bound_cell(row: Row, _: RatioToBase | None) -> Cell:
+    bound, rate = decode_bound(row), row.value("items_per_s")
+    if bound is None or rate is None:
+        return Cell()
+    share = rate / bound
+    parts = (Number(bound, unit_of(row, "items_per_s")), Number(share, "%"))
+    return Cell(parts, footnotes=(ABOVE_BOUND,) if share > 1 else ())
+
+
 def _error_cell(row: Row, _: RatioToBase | None) -> Cell:
     """Error of a user's model as a fraction of the tolerance for rounding."""
     share = row.error_of_allowed.value
@@ -423,6 +447,7 @@ REPORT_COLUMNS = {
         ReportColumn("latency", _latency_cell, 1),
         ReportColumn("speed", _speed_cell, 8),
         ReportColumn("rate", _number_cell_function("items_per_s"), 4),
+        ReportColumn("bound", _decode_bound_cell, 4),
         ReportColumn("FLOP/s", _work_rate_cell, 7),
         ReportColumn("of ceiling", _share_cell_function("ceiling"), 9),
         ReportColumn("of datasheet", _share_cell_function("datasheet"), 10),

@@ -63,6 +63,9 @@ MARK = ".measuring"
 SIZES = "-p batch=64 sets one in every version."  # hint for versions with different inputs or outputs
 
 
+Prepare = Callable[[Sequence[WorkerPool], RunInfo, RunObserver], None]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
     """One side of a measurement: the targets, settings and user code of its workers.
@@ -197,9 +200,16 @@ def warn_of_unused_variables(observer: RunObserver, sides: Sequence[Side], shell
 
 
 def measure_suite(
-    options: MeasureOptions, results: Path, observer: RunObserver, *, profile: bool = False
+    options: MeasureOptions,
+    results: Path,
+    observer: RunObserver,
+    *,
+    profile: bool = False,
+    prepare: Prepare | None = None,
 ) -> Run:
-    """Measure the requested run, stored in `results`. Raises UsageError, NothingToMeasure,
+    """Measure the requested run, stored in `results`.
+
+    `prepare`: called with the planned run before it is measured. Raises UsageError, NothingToMeasure,
     CannotWrite.
     """
     with described_models(options, observer) as models:
@@ -207,6 +217,8 @@ def measure_suite(
         side = Side(targets=targets, settings=run_request.settings)
         with measuring([side], run_request.wait_s, results, observer) as measurer:
             info = measurer.plan(run_request)
+            if prepare:
+                prepare(measurer.pools, info, observer)
             measurer.record([info], profile=profile)
     return runs.read_run(results / runs.RUNS / info.id)
 
