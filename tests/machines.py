@@ -102,5 +102,6 @@ def a_host(root: Path, files: Files | None = None, **over: Any) -> Host:
         "temporary": Path("/tmp"),
         "free_bytes": 10 * 2**30,
         "shared_bytes": 10 * 2**30,
+        "packages": {"numpy": "2.4.6"},
     }
     return Host(**(base | over))

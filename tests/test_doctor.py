@@ -24,6 +24,7 @@ GOVERNOR = "cpufreq/scaling_governor"
 TWO_NODES = {f"{CPUS}/cpu{n}/node{n}/x": "" for n in (0, 1)} | {"proc/sys/kernel/numa_balancing": "1\n"}
 SCHEDUTIL = {f"{CPUS}/cpu1/{GOVERNOR}": "schedutil\n"}
 AMD_GPU = {f"sys/class/kfd/kfd/topology/nodes/{n}/gpu_id": f"{id_}\n" for n, id_ in ((0, 0), (1, 7))}
+CUDA_13 = {"cuda-toolkit": "13.0.3", "nvidia-cufft": "12.0.0", "nvidia-cudnn-cu13": "9.24", "torch": "2.14.1"}
 CLOCK = "sys/devices/system/clocksource/clocksource0/current_clocksource"
 MEMORY = "MemTotal: 16777216 kB\nMemAvailable: {} kB\nSwapTotal: 8388608 kB\nSwapFree: {} kB\n"
 
@@ -164,6 +165,16 @@ CHECKED: list[tuple[str, Files, dict[str, Any], str, float | None]] = [
     ("GPU counters", {"proc/driver/nvidia/params": "RmProfilingAdminOnly: 0\n"}, {}, "ok", None),
     ("GPUs", {}, {}, "unknown", None),
     ("GPUs", {}, gpu(), "ok", 1.0),
+    ("CUDA libraries", {}, {"packages": CUDA_13}, "ok", 1.0),
+    ("CUDA libraries", {}, {"packages": CUDA_13 | {"nvidia-cufft-cu12": "11.4"}}, "warning", 2.0),
+    ("CUDA libraries", {}, {"packages": CUDA_13 | {"torch": "2.13.0+cu128"}}, "warning", 2.0),
+    (
+        "CUDA libraries",
+        {},
+        {"packages": {"jax-cuda12-plugin": "0.9", "nvidia-cublas": "13.1"}},
+        "warning",
+        2.0,
+    ),
     ("AMD GPUs", AMD_GPU, {}, "warning", 1.0),
     ("GPU processes", {}, gpu(), "ok", 0.0),
     ("GPU processes", {}, gpu({"processes": 1}), "warning", 1.0),

@@ -3,6 +3,7 @@
 import re
 import shlex
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,15 @@ def test_one_line_installs_with_constraints_into_a_new_environment() -> None:
         assert "\n" not in block(marker)
         assert "python3 -m venv" in block(marker)
         assert "-c constraints.txt" in block(marker)
+
+
+def test_two_commands_install_the_builds_for_nvidia_gpus() -> None:
+    install, create = block("nvidia").splitlines()
+    assert install.endswith("'.[nvidia]'")
+    assert create == "accelbench env create tensorflow --variant cuda"
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    names = [re.split("[>;]", requirement)[0] for requirement in extras["nvidia"]]
+    assert names == ["torch", "jax[cuda13]", "onnxruntime-gpu[cuda,cudnn]", "onnx", "onnxscript"]
 
 
 @pytest.mark.real

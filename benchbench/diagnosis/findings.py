@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.metadata import distributions
 from pathlib import Path
 
 from benchbench.diagnosis.checks import cpu, gpu
@@ -155,6 +156,13 @@ CHECKS = (
         "install the driver of the NVIDIA GPU, if there is one",
     ),
     Check(
+        "CUDA libraries",
+        gpu.cuda_libraries,
+        "a framework may load libraries of the other version: it fails to start, or finds no GPU",
+        "pip install -e '.[nvidia]' in a new environment, for torch, JAX and ONNX Runtime; "
+        "accelbench env create tensorflow --variant cuda, for TensorFlow",
+    ),
+    Check(
         "AMD GPUs",
         gpu.of_amd,
         f"{NOT_VERIFIED}; without amdsmi, their clocks, power and energy are not recorded",
@@ -260,6 +268,7 @@ def this_host(nvml: Nvml | str, sleep: Callable[[float], None] = time.sleep) -> 
         temporary=temporary,
         free_bytes=_free_bytes(temporary),
         shared_bytes=_free_bytes(root / "dev/shm"),
+        packages={str(package.name): package.version for package in distributions()},
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -37,6 +37,7 @@ class Host:
     temporary: Path  # folder of a run's compile caches
     free_bytes: int | None  # in `temporary`
     shared_bytes: int | None  # free in /dev/shm; None if it is missing
+    packages: Mapping[str, str]  # version of each Python package beside accelbench
 
 
 @dataclass(frozen=True, slots=True)

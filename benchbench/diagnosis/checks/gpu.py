@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -9,6 +10,10 @@ from benchbench.diagnosis.checks.base import Host, Level, Observation, graded, u
 from benchbench.format import count_of
 from benchbench.machine import kernel
 from benchbench.machine.nvml import THROTTLED, GpuSettings, GpuState, Nvml
+
+# Packages of NVIDIA whose major version is that of CUDA.
+VERSIONED = ("cuda-toolkit", "nvidia-cublas", "nvidia-cuda-nvrtc", "nvidia-cuda-runtime")
+MAX_NAMED = 3  # packages per version of CUDA
 
 
 def present(host: Host) -> Sequence[Observation]:
@@ -18,6 +23,34 @@ def present(host: Host) -> Sequence[Observation]:
     count = host.nvml.count()
     names = ", ".join(f"{index}: {host.nvml.settings(index).name}" for index in range(count))
     return (Observation(Level.OK, names or "none", count, "GPUs"),)
+
+
+def cuda_libraries(host: Host) -> Sequence[Observation]:
+    """Check that the packages with CUDA's libraries are of one major version. No result without any."""
+    packages: dict[str, list[str]] = {}
+    for name, version in sorted(host.packages.items()):
+        if major := _cuda_major(name, version):
+            packages.setdefault(major, []).append(name)
+    texts = [
+        f"CUDA {major} ({', '.join(names[:MAX_NAMED])}{', …' if len(names) > MAX_NAMED else ''})"
+        for major, names in sorted(packages.items())
+    ]
+    level = Level.WARNING if len(packages) > 1 else Level.OK
+    return (Observation(level, " and ".join(texts), len(packages), "versions"),) if packages else ()
+
+
+def _cuda_major(package: str, version: str) -> str:
+    """Major version of CUDA that a package contains or is built for, or "".
+
+    Packages for CUDA 12 have it in their name. Those for CUDA 13 do not, and some of their libraries have
+    other version numbers.
+    """
+    if named := re.fullmatch(r"(?:nvidia-.*-cu|jax-cuda)([0-9]{2})(?:-.*)?", package):
+        return named[1]
+    if package == "torch":
+        built = re.search(r"\+cu([0-9]{2})[0-9]$", version)
+        return built[1] if built else ""
+    return version.partition(".")[0] if package in VERSIONED else ""
 
 
 def of_amd(host: Host) -> Sequence[Observation]:
