@@ -70,6 +70,14 @@ def pictures(document: Document, extension: str) -> dict[str, bytes]:
     return {f"{plot.name}.{extension}": _picture(plot, extension) for plot in plots}
 
 
+def figure_of(plot: Plot) -> Figure:
+    """Draw a plot as a figure of matplotlib."""
+    import matplotlib as mpl
+
+    with mpl.rc_context(STYLE):
+        return _figure(plot, layout_of(plot))
+
+
 def _picture(plot: Plot, extension: str) -> bytes:
     import matplotlib as mpl
 

@@ -102,6 +102,20 @@ def _page(document: Document, links: Links, head: str, end: str) -> str:
     )
 
 
+def fragment(document: Document) -> str:
+    """The finding, the answers and the tables, without styles: for a cell of a notebook."""
+    notes = _Links(document, NO_LINKS)
+    answers = [_cell(item, notes) for item in document.answer if str(item) != document.summary]
+    tables = [
+        f"<p><b>{html_text(table.title)}</b></p>{_grid(table, '', notes)}"
+        for table in document.tables
+        if table.rows
+    ]
+    head = f"<p><b>{html_text(document.summary)}</b></p>{_list(answers)}"
+    reading = _list([*notes.texts(), *map(html_text, document.notes)])
+    return f"<div>{head}{_cautions(document.cautions)}{''.join(tables)}{reading}</div>"
+
+
 def _reading(document: Document) -> list[str]:
     empty = [f"no {plot.name}: {plot.empty}" for plot in document.plots if not plot.panels]
     return [*document.notes, *([READING] if any(_drawings(document)) else []), *empty]
@@ -189,7 +203,10 @@ def slug(title: str) -> str:
 
 
 def _grid(table: Table, key: str, notes: _Links) -> str:
-    """Rows with their drawings; lower lines of paragraphs are below each row."""
+    """Rows with their drawings; lower lines of paragraphs are below each row.
+
+    `key` names the table for the script that sorts it; empty without a script.
+    """
     paragraphs = table.layout is Layout.PARAGRAPHS
     columns = [n for n, column in enumerate(table.columns) if not paragraphs or column.line < LOWER_LINE]
     lower_columns = [n for n in range(len(table.columns)) if n not in columns]
@@ -232,7 +249,7 @@ def _positions(columns: Sequence[int], rulers: dict[int, Ruler]) -> Iterator[tup
 
 def _head(name: str, position: int, key: str, has_drawing: bool) -> str:
     label = html_text(name) or "alternative"
-    button = f'<button data-sort="{key}.{position}">{label}</button>'
+    button = f'<button data-sort="{key}.{position}">{label}</button>' if key else label
     span = ' colspan="2"' if has_drawing else ""
     return f'<th scope="col"{span}>{button}</th>'
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from benchbench.model.case import Case, LeftOut
 from benchbench.model.device import Machine, Probe
@@ -11,6 +14,11 @@ from benchbench.model.options import Allocator, Isolation, Weights
 
 # Of run.json and records.jsonl. 3: turns of heats; 2: notes are kinds with data; 1: notes are sentences.
 SCHEMA = 3
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+NOTEBOOKS = "benchbench.api.notebooks"  # imported by name: stored runs do not depend on reports
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,9 +130,12 @@ class RunInfo:
         return self.tags.get("commit", "")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Run:
-    """A run read from disk. `damaged` describes lines that are unreadable or missing."""
+    """A run read from disk. `damaged` describes lines that are unreadable or missing.
+
+    A notebook shows its answer and tables.
+    """
 
     info: RunInfo
     records: tuple[Record, ...]
@@ -133,3 +144,21 @@ class Run:
     unprofiled: dict[str, str] = field(default_factory=dict)  # reasons for missing profiles by case id
     communication: dict[str, float] = field(default_factory=dict)  # share of the profiled step by case id
     idle: dict[str, float] = field(default_factory=dict)  # share in which a pipeline stage was idle
+
+    def __repr__(self) -> str:
+        """One line: id, start and the number of cases by status."""
+        statuses = {record.case.id: str(record.outcome.status) for record in self.records}
+        counts = ", ".join(f"{count} {status}" for status, count in Counter(statuses.values()).items())
+        return f"<Run {self.info.id}, {self.info.started}: {counts or 'no records'}>"
+
+    def _repr_html_(self) -> str:
+        html: str = import_module(NOTEBOOKS).run_html(self)
+        return html
+
+    def plot(self, name: str = "") -> Figure:
+        """Figure of one plot of the report: `latency`, `throughput`, … By default the first.
+
+        Raises UsageError if there is no such plot, or nothing to plot.
+        """
+        figure: Figure = import_module(NOTEBOOKS).run_figure(self, name)
+        return figure
