@@ -35,6 +35,23 @@ def stored(stored_once: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(stored_once, tmp_path / "stored"))
 
 
+def test_list_workloads_names_the_backends_of_each(tmp_path: Path) -> None:
+    rows_by_name = {
+        row["workload"]: row
+        for row in json.loads(accelbench("list", "workloads", "--format", "json", cwd=tmp_path).stdout)
+    }
+    assert "openvino" in rows_by_name["gpt2_decode"]["backends"]
+    assert "openvino" not in rows_by_name["dropout"]["backends"]
+    assert rows_by_name["all_gather"]["backends"].startswith("jax (--world 2)")
+    assert (
+        "tensorflow (with a GPU or TPU, not with pinned=true)" in rows_by_name["device_to_host"]["backends"]
+    )
+    chosen = accelbench("list", "workloads", "-b", "openvino", cwd=tmp_path).stdout
+    assert "not on openvino, it has no train step: " in chosen
+    assert "No backend named" in accelbench("list", "workloads", "-b", "onx", cwd=tmp_path, code=2).stderr
+    assert "-b chooses workloads" in accelbench("list", "suites", "-b", "jax", cwd=tmp_path, code=2).stderr
+
+
 @pytest.mark.real
 def test_a_run_of_the_fake_backend_is_exact_from_end_to_end(stored: Path) -> None:
     (row,) = rows(stored)

@@ -238,6 +238,26 @@ def test_ci_covers_every_workload_and_every_pair_of_mode_and_dtype() -> None:
     assert combinations == {pair for pair in pairs_of_gemm if pair[1] != TUNED}
 
 
+def test_a_plan_leaves_out_the_cases_that_a_framework_lacks() -> None:
+    """`list workloads` follows these rules; the test above compares them with every backend."""
+    lacking = {
+        id_
+        for id_, case, _ in MATRIX
+        if registry.load_class(registry.WORKLOADS, case.workload, Workload)(**case.params).lacks(  # type: ignore[type-abstract]
+            case.backend, case.computes_in
+        )
+    }
+    known = {
+        id_
+        for id_, case, _ in MATRIX
+        if case.computes_in is not Dtype.INT8 and any(fnmatchcase(id_, pattern) for pattern in UNSUPPORTED)
+    }
+    assert {id_ for id_, case, _ in MATRIX if id_ in known and case.dtype is Dtype.FLOAT32} == {
+        id_ for id_, case, _ in MATRIX if id_ in lacking and case.dtype is Dtype.FLOAT32
+    }
+    assert known <= lacking
+
+
 def test_every_pattern_of_unsupported_cases_matches_one_of_the_matrix() -> None:
     ids = [id_ for id_, _, _ in MATRIX]
     assert [pattern for pattern in UNSUPPORTED if not any(fnmatchcase(id_, pattern) for id_ in ids)] == []

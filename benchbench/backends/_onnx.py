@@ -22,7 +22,7 @@ from benchbench.backends._model_cache import (
     model_name,
 )
 from benchbench.backends._torch import TorchSession, as_module
-from benchbench.backends.base import Backend, Session
+from benchbench.backends.base import NOT_A_GRAPH, Backend, Session
 from benchbench.errors import Unsupported
 from benchbench.model.case import Dtype, Phase
 from benchbench.model.note import NoteKind, note
@@ -49,6 +49,7 @@ class ExportingBackend(Backend):
     framework = "torch"
     also_takes = ("onnx",)
     modes = ("graph",)
+    runs_graphs_only = True
     phases = (Phase.FORWARD,)
     preloads_ahead = False
     exporting_modes: ClassVar[tuple[str, ...]] = ("graph",)
@@ -80,7 +81,7 @@ class ExportingBackend(Backend):
         session.model = model_name(workload, dtype, self.exported_as(dtype, session.mode))
         program = super().program(session, workload, arrays)
         if not program.compiles:
-            raise Unsupported(f"{self.runtime} runs whole graphs only, and this step is not one")
+            raise Unsupported(NOT_A_GRAPH)
         return program
 
 

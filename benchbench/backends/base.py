@@ -95,6 +95,9 @@ class Timer(Protocol):
         """Return the output of the last step and forget it; None before any step."""
 
 
+NOT_A_GRAPH = "it runs whole graphs only, and this step is not one"
+
+
 class HostTimer:
     """Host clock around each block, including a `wait` for the block's last output."""
 
@@ -400,6 +403,7 @@ class Backend(ABC):
     # Mode → lines of code for training. `step` consists of zero_grad, forward, backward and the update.
     training_code: ClassVar[Mapping[str, str]] = MappingProxyType({})
     refused_modes: ClassVar[dict[str, str]] = {}  # mode → why it is not supported
+    runs_graphs_only: ClassVar[bool] = False  # True: it runs no step that is not a whole graph (NOT_A_GRAPH)
     phases: ClassVar[tuple[Phase, ...]] = tuple(Phase)
     dtypes: ClassVar[tuple[Dtype, ...]] = tuple(
         dtype for dtype in Dtype if dtype not in (Dtype.INT8, Dtype.FLOAT8)

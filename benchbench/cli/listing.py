@@ -37,18 +37,24 @@ def list_(
     limit: Annotated[
         int | None, typer.Option("--limit", min=1, help="Only this many of the newest runs.")
     ] = None,
+    backend: Annotated[
+        Names,
+        option("-b", "--backend", text="Workloads that one of these backends runs; the others with reasons."),
+    ] = None,
     results: ResultsOption = Path("results"),
     format: FormatOption = TERMINAL,
 ) -> None:
     """List workloads, backends, suites, metrics, data sets or stored runs.
 
-    Examples: accelbench list workloads; accelbench list runs --limit 10 --tag branch=main
+    Examples: accelbench list workloads -b openvino; accelbench list runs --limit 10 --tag branch=main
     """
     from benchbench.documents.run_list import RunChoice, runs_document
     from benchbench.store.selectors import RunFilter
 
     run_filter = RunFilter(tags=parse_tags(tag or ()), since=since)
     choice = RunChoice(run_filter=run_filter, suites=split_names(suite), limit=limit)
+    if backend and subject is not Listing.WORKLOADS:
+        raise UsageError("-b chooses workloads.", "accelbench list workloads -b openvino")
     if subject is Listing.RUNS:
         print_document(runs_document(results, choice), format)
         return
@@ -58,7 +64,7 @@ def list_(
     from benchbench.documents.lists import list_document
     from benchbench.launch import catalogue
 
-    print_document(list_document(subject, results), format)
+    print_document(list_document(subject, results, split_names(backend)), format)
     if subject is Listing.WORKLOADS:
         print_message(*catalogue.user_file_warnings())
 

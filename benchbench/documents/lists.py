@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -23,7 +23,7 @@ from benchbench.launch.project import user_data
 from benchbench.machine.environment import machine
 from benchbench.model.device import NOT_VERIFIED, Device, DeviceClass, Probe, Target, is_verified
 from benchbench.plan import suite
-from benchbench.plan.cases import plan
+from benchbench.plan.cases import Support, plan, support
 from benchbench.plan.estimates import device_classes, run_estimate
 from benchbench.plan.suite import Selection, select
 from benchbench.timing.policy import POLICIES
@@ -44,10 +44,15 @@ SUITE_COLUMNS = (
 )
 
 
-def list_document(subject: str, results: Path) -> Document:
-    """Document of `accelbench list SUBJECT`, except runs. `results` is used to estimate times of suites."""
+def list_document(subject: str, results: Path, backends: Sequence[str] = ()) -> Document:
+    """Document of `accelbench list SUBJECT`, except runs. `results` is used to estimate times of suites.
+
+    `backends`: list only the workloads that one of these runs. Raises UsageError for an unknown backend.
+    """
     if subject == "suites":
         return suites_document(results)
+    if subject == "workloads":
+        return workloads_document(backends)
     return _list_document(subject, subject.capitalize(), LISTS[subject]())
 
 
@@ -56,8 +61,8 @@ def devices_document(probes: Sequence[Probe]) -> Document:
     return _list_document("devices", "Devices", [row for probe in probes for row in _device_rows(probe)])
 
 
-def _list_document(name: str, title: str, rows: Rows) -> Document:
-    return Document(name=name, title=title, tables=(document.table(rows),), data=rows)
+def _list_document(name: str, title: str, rows: Rows, notes: Iterable[str] = ()) -> Document:
+    return Document(name=name, title=title, tables=(document.table(rows, notes=notes),), data=rows)
 
 
 def _device_rows(probe: Probe) -> Rows:
@@ -84,21 +89,46 @@ def _device_note(device: Device) -> str:
     return "; ".join(filter(None, parts))
 
 
-def _workload_rows() -> Rows:
-    """Workloads with their parameters and frameworks."""
-    rows = []
+def workloads_document(names: Sequence[str] = ()) -> Document:
+    """Workloads with the backends that run them: all, or those of these backends with reasons for the others.
+
+    Raises UsageError for an unknown backend.
+    """
+    rows: Rows = []
+    classes = {name: backend_class(name) for name in names or registry.entry_names("benchbench.backends")}
+    shown = [name for name, backend in classes.items() if names or not backend.virtual]
+    lacking: dict[tuple[str, str], list[str]] = {}
     for name in catalogue.workload_names():
         kind = catalogue.workload_named(name)
-        rows.append(
-            {
-                "workload": name,
-                "phase": kind.phase.value,
-                "parameters": " ".join(f"{key}={str(value).lower()}" for key, value in kind.fields().items()),
-                "frameworks": ", ".join(kind.frameworks()),
-                "summary": kind.summary,
-            }
-        )
-    return rows
+        found = [support(name, kind, backend) for backend in shown]
+        for entry in found:
+            if entry.reason:
+                lacking.setdefault((entry.backend, entry.reason), []).append(name)
+        supported = [entry for entry in found if not entry.reason]
+        if supported or not names:
+            rows.append(
+                {
+                    "workload": name,
+                    "phase": kind.phase.value,
+                    "backends": ", ".join(map(_support_text, supported)),
+                    "parameters": " ".join(
+                        f"{key}={str(value).lower()}" for key, value in kind.fields().items()
+                    ),
+                    "frameworks": ", ".join(kind.frameworks()),
+                    "summary": kind.summary,
+                }
+            )
+    notes = [
+        f"not on {backend}, {reason}: {', '.join(works)}" for (backend, reason), works in lacking.items()
+    ]
+    return _list_document("workloads", "Workloads", rows, notes if names else ())
+
+
+def _support_text(entry: Support) -> str:
+    """`jax (not with fused=false)`."""
+    exceptions = [f"not with {' or '.join(entry.exceptions)}"] if entry.exceptions else []
+    details = ", ".join(filter(None, [entry.condition, *exceptions]))
+    return f"{entry.backend} ({details})" if details else entry.backend
 
 
 def _backend_rows() -> Rows:
@@ -150,7 +180,6 @@ def _data_set_row(name: str, images: str = "–", classes: str = "–", note: st
 
 
 LISTS: dict[str, Callable[[], Rows]] = {
-    "workloads": _workload_rows,
     "backends": _backend_rows,
     "metrics": _metric_rows,
     "data": _data_set_rows,

@@ -10,14 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from benchbench.backends.base import Backend, backend_class
+from benchbench.backends.base import NOT_A_GRAPH, Backend, backend_class
 from benchbench.errors import UsageError, unknown
 from benchbench.format import size
 from benchbench.launch.catalogue import WorkloadKind, workload_at
 from benchbench.launch.project import UserCode
 from benchbench.launch.user_models import UserModel
-from benchbench.model.case import Case, LeftOut, Phase, Scalar, Status
-from benchbench.model.device import ROCM, Device, DeviceClass, Probe, kind_of
+from benchbench.model.case import Case, Dtype, LeftOut, Phase, Scalar, Status
+from benchbench.model.device import ROCM, Device, DeviceClass, Probe, Target, kind_of
 from benchbench.model.placement import ONE_DEVICE, Placement, Spread, Strategy
 from benchbench.plan.estimates import footprint_bytes, sized
 from benchbench.plan.suite import (
@@ -32,6 +32,7 @@ from benchbench.plan.suite import (
     point_count,
     points,
 )
+from benchbench.workloads.base import Workload
 
 # Word → kinds of devices that it selects, the first of them if several are present; other words select the
 # kind of that name. Frameworks have different names for one GPU.
@@ -463,11 +464,77 @@ def support_obstacle(
         return Obstacle(Status.UNSUPPORTED, reason)
     if device.device_class is DeviceClass.CPU and workload.refused_on_cpu:
         return Obstacle(Status.UNSUPPORTED, workload.refused_on_cpu)
+    if backend.runs_graphs_only and isinstance(workload, type) and not workload.is_graph:
+        return Obstacle(Status.UNSUPPORTED, NOT_A_GRAPH)
     work = sized(workload, case)
     if work.backward_passes > 1 and (reason := backend.single_backward_modes.get(case.mode, "")):
         return Obstacle(Status.UNSUPPORTED, reason)
     if reason := work.refuses(case.computes_in):
         return Obstacle(Status.UNSUPPORTED, reason)
+    if isinstance(work, Workload) and (reason := work.lacks(probe.target.backend, case.computes_in)):
+        return Obstacle(Status.UNSUPPORTED, reason)
     if case.mode in missing_modes:
         return Obstacle(Status.UNAVAILABLE, f"{case.mode}: {missing_modes[case.mode]}")
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class Support:
+    """Whether a backend runs a workload in float32, on one CPU if possible.
+
+    `reason`: why it does not; "" if it does. `condition`: what it needs besides the default parameters, such
+    as `--world 2`. `exceptions`: parameters at which it does not run.
+    """
+
+    backend: str
+    reason: str = ""
+    condition: str = ""
+    exceptions: tuple[str, ...] = ()
+
+
+def support(name: str, workload: WorkloadKind, backend_name: str) -> Support:
+    """Support of a workload by a backend, from the rules of `plan`. No framework is imported."""
+    places = [(DeviceClass.CPU, "cpu", ""), (DeviceClass.ACCELERATOR, "gpu", "with a GPU or TPU")]
+    reason = ""
+    for device_class, device_name, condition in places:
+        device = Device(name=device_name, device_class=device_class, model="")
+        obstacle = _default_obstacle(name, workload, backend_name, device, {})
+        if obstacle:
+            reason = obstacle.reason
+            continue
+        count = workload.worlds[0]
+        conditions = [f"--world {count}"] * (count > 1) + [condition] * bool(condition)
+        flags = {key: value for key, value in workload.fields().items() if isinstance(value, bool)}
+        exceptions = (
+            f"{key}={str(not value).lower()}"
+            for key, value in flags.items()
+            if _default_obstacle(name, workload, backend_name, device, {key: not value})
+        )
+        return Support(backend_name, condition=", ".join(conditions), exceptions=tuple(exceptions))
+    return Support(backend_name, reason=reason)
+
+
+def _default_obstacle(
+    name: str, workload: WorkloadKind, backend_name: str, device: Device, params: Mapping[str, Scalar]
+) -> Obstacle | None:
+    """Obstacle of a workload in float32 in a backend's default mode, at its defaults and these parameters."""
+    backend = backend_class(backend_name)
+    count = workload.worlds[0]
+    devices = tuple(replace(device, name=f"{device.name}:{index}") for index in range(count))
+    target = Target(name=backend_name, backend=backend_name, python="")
+    probe = Probe(target=target, version=None, devices=devices)
+    strategies = supported_strategies(workload, backend)
+    strategy = Strategy.SINGLE if count == 1 else (strategies or [Strategy.DATA_PARALLEL])[0]
+    case = Case(
+        suite="",
+        workload=name,
+        params=workload_at(name, params).params,
+        dtype=Dtype.FLOAT32,
+        mode=backend.modes[0],
+        phase=Phase(workload.phase),
+        target=backend_name,
+        backend=backend_name,
+        device=device.name,
+        placement=Placement(devices=count, strategy=strategy) if count > 1 else ONE_DEVICE,
+    )
+    return support_obstacle(case, workload, probe, device)

@@ -76,6 +76,7 @@ class Workload(ABC):
     draws_tolerated: ClassVar[float] = 0.0
     lacking: ClassVar[Mapping[str, str]] = {}  # framework without a builder → reason, if known
     multiplies_float8: ClassVar[bool] = False  # whether its programs have a product in float8
+    is_graph: ClassVar[bool] = True  # False: no runtime of whole graphs can run its step
     refused_on_cpu: ClassVar[str] = ""  # why it is not measured on a CPU; "" if it is
     forward_unused: ClassVar[float] = 0.0  # FLOPs of a forward pass that no result needs, over those counted
     worlds: ClassVar[tuple[int, ...]] = (1,)  # default numbers of devices
@@ -179,6 +180,13 @@ class Workload(ABC):
     def backward_passes(self) -> int:
         """Number of backward passes through a network in a step."""
         return 1
+
+    def lacks(self, backend: str, dtype: Dtype) -> str:
+        """Reason why a backend cannot run it at these parameters in this dtype, or "".
+
+        Imports nothing, as a plan calls it.
+        """
+        return ""
 
     def refuses(self, dtype: Dtype) -> str:
         """Reason why no framework can compute it in `dtype`, or ""."""

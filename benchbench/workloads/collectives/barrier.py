@@ -33,6 +33,9 @@ class Barrier(BetweenRanks):
     summary = "no rank goes on before all have come"
     lacking: ClassVar[Mapping[str, str]] = dict.fromkeys(("jax", "tensorflow"), IN_THE_PROGRAM)
 
+    def lacks(self, backend: str, dtype: Dtype) -> str:
+        return IN_THE_PROGRAM if backend == "torch_xla" else super().lacks(backend, dtype)
+
     def cost(self, dtype: Dtype) -> Cost:
         return Cost(flops=0, bytes=0, items=1, item="barrier")
 

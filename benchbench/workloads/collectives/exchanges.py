@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 RING, PAIR = "ring", "pair"
 
 
+NO_BFLOAT16 = "TensorFlow gathers no bfloat16"
+
+
 @dataclass(frozen=True)
 class AllReduce(Collective):
     """The sum of the ranks' arrays, in every rank; `in_place`: it replaces the rank's own array.
@@ -83,6 +86,11 @@ class AllReduce(Collective):
 
         self._refuse_in_place("an array of JAX")
         return over_mesh(context, self.stacked(arrays), jax.lax.psum)
+
+    def lacks(self, backend: str, dtype: Dtype) -> str:
+        if self.in_place and backend != "torch":
+            return f"an array of {backend} is a value, which no sum can replace"
+        return super().lacks(backend, dtype)
 
     def _refuse_in_place(self, what: str) -> None:
         if self.in_place:
@@ -249,6 +257,11 @@ class AllGather(_InParts):
     summary = "parts of an array joined, in every rank"
     torch_function = "all_gather_into_tensor"
 
+    def lacks(self, backend: str, dtype: Dtype) -> str:
+        if backend == "tensorflow" and dtype is Dtype.BFLOAT16:
+            return NO_BFLOAT16
+        return super().lacks(backend, dtype)
+
     @property
     def sent(self) -> int:
         return self.part
@@ -271,7 +284,7 @@ class AllGather(_InParts):
         import tensorflow as tf
 
         if context.dtype == tf.bfloat16:
-            raise Unsupported("TensorFlow gathers no bfloat16")
+            raise Unsupported(NO_BFLOAT16)
         return in_replicas(
             context, self.stacked(arrays), lambda replica, own: replica.all_gather(own, axis=0)
         )

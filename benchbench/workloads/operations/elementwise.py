@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from benchbench.model.case import Dtype
     from benchbench.workloads.base import Arrays, DeviceContext, StepFunction, Tensors
 
 SHARE = "share of zeros"
@@ -90,6 +91,11 @@ class Dropout(Pointwise):
     rate: float = 0.1
 
     summary = "dropout as in training, random numbers drawn by the framework"
+
+    def lacks(self, backend: str, dtype: Dtype) -> str:
+        if backend == "openvino":
+            return "OpenVINO does not read ONNX's Dropout: Training mode"
+        return super().lacks(backend, dtype)
 
     def __post_init__(self) -> None:
         """Raise UsageError also for a rate that drops nothing or everything."""

@@ -13,6 +13,7 @@ from benchbench.workloads._memory_bound import MemoryBound, MemoryBoundBackward,
 from benchbench.workloads._programs import jax_layers, tensorflow_layers
 
 if TYPE_CHECKING:
+    from benchbench.model.case import Dtype
     from benchbench.workloads.base import Arrays, DeviceContext, Program, StepFunction
 
 RUNNING = "running_mean", "running_var"
@@ -216,6 +217,14 @@ class BatchNormBackward(MemoryBoundBackward, BatchNorm):
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
         """Raise Unsupported on torch_xla for what it fails to differentiate."""
-        if context.device.type == "xla" and not self.training:
-            raise Unsupported("torch_xla has no gradient of batch normalisation by running statistics")
+        if context.device.type == "xla" and (reason := self._xla_obstacle()):
+            raise Unsupported(reason)
         return super().build_torch(context, arrays)
+
+    def lacks(self, backend: str, dtype: Dtype) -> str:
+        return self._xla_obstacle() if backend == "torch_xla" else super().lacks(backend, dtype)
+
+    def _xla_obstacle(self) -> str:
+        return (
+            "" if self.training else "torch_xla has no gradient of batch normalisation by running statistics"
+        )

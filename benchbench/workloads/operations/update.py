@@ -110,9 +110,7 @@ class Update(Training):
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
         """A program that calls torch.optim."""
-        if context.device.type == "xla" and not self.fused:
-            raise Unsupported("XLA fuses an update's operations by itself")
-        self._require_two_forms("torch")
+        self._check_forms("torch_xla" if context.device.type == "xla" else "torch")
         rule, held = self.rule, self._held(context, arrays)
         parameters = [tensor.requires_grad_() for tensor in held.values()]
         update = rule.torch(parameters, fused=self.fused)
@@ -138,7 +136,7 @@ class Update(Training):
         """The kernels of TensorFlow's own optimizers, or the rule on variables, as Keras has it."""
         import tensorflow as tf
 
-        self._require_two_forms("tensorflow")
+        self._check_forms("tensorflow")
         rule = self.rule
         with tf.device(context.device):
             held = {name: tf.Variable(array) for name, array in self._held(context, arrays).items()}
@@ -165,8 +163,7 @@ class Update(Training):
         """The rule, as a function of parameters and state that XLA fuses."""
         import jax.numpy as jnp
 
-        if not self.fused:
-            raise Unsupported("XLA fuses an update's operations by itself")
+        self._check_forms("jax")
         rule, held = self.rule, self._held(context, arrays)
         *_, name_of_last = held
 
@@ -194,10 +191,19 @@ class Update(Training):
     def _given(self, context: DeviceContext, arrays: Arrays) -> tuple[Any, ...]:
         return tuple(context.put(arrays[_gradient(name)]) for name in self.parameters)
 
-    def _require_two_forms(self, framework: str) -> None:
-        """Raise Unsupported where plain operations are all there is, and so what `fused` means."""
-        if not self.fused and framework not in self.rule.fused_in:
-            raise Unsupported(f"{framework} has no kernel for {self.optimizer}: fused=true is the same")
+    def lacks(self, backend: str, dtype: Dtype) -> str:
+        """Reason why a backend has only one form of the update, which is called fused."""
+        if self.fused:
+            return ""
+        if backend in ("jax", "torch_xla"):
+            return "XLA fuses an update's operations by itself"
+        if backend not in self.rule.fused_in:
+            return f"{backend} has no kernel for {self.optimizer}: fused=true is the same"
+        return ""
+
+    def _check_forms(self, backend: str) -> None:
+        if reason := self.lacks(backend, Dtype.FLOAT32):
+            raise Unsupported(reason)
 
 
 def parameters_of(network: str) -> dict[str, Weight]:

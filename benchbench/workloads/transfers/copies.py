@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from benchbench.arrays import Array, Floats, Indices
 from benchbench.errors import Unsupported
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays, DeviceContext
 
 
+TENSORFLOW_PINS = "TensorFlow decides by itself what memory to pin"
+
+
 @dataclass(frozen=True)
 class _Transfer(Vectors):
     """n elements over the link, from or to pageable or pinned host memory; never compiled."""
@@ -27,12 +30,20 @@ class _Transfer(Vectors):
 
     reduction = 0  # nothing is summed or rounded: every element is exact
     roundings = 0
+    is_graph = False
     refused_on_cpu = "a CPU computes in the host's memory, so nothing is transferred: `copy` measures it"
 
     def cost(self, dtype: Dtype) -> Cost:
         """Bytes are counted once, as they cross the link; an item is a transfer."""
         moved = self.n * dtype.storage.itemsize
         return Cost(flops=0, bytes=moved, link_bytes=moved, items=1, item="transfer")
+
+    def lacks(self, backend: str, dtype: Dtype) -> str:
+        if self.pinned and backend == "tensorflow":
+            return TENSORFLOW_PINS
+        if self.pinned and backend == "torch_xla":
+            return "torch pins memory for CUDA devices, not for xla"
+        return super().lacks(backend, dtype)
 
     def reference(self, arrays: Arrays, index: Indices) -> Floats:
         import numpy as np
@@ -98,7 +109,7 @@ class DeviceToHost(_Transfer):
         import tensorflow as tf
 
         if self.pinned:
-            raise Unsupported("TensorFlow decides by itself what memory to pin")
+            raise Unsupported(TENSORFLOW_PINS)
 
         def step(x: Any) -> Any:
             with tf.device(context.device):
@@ -132,8 +143,17 @@ class Overlap(Operation):
     copied: int = 2**24
 
     summary = "a copy to the device hidden behind a product"
+    is_graph = False
+    lacking: ClassVar[Mapping[str, str]] = {
+        "tensorflow": "TensorFlow lets tf.data alone copy beside what is computed"
+    }
     refused_on_cpu = "a CPU computes in the host's memory, so nothing is copied beside its work"
     multiplications_saved = 1.0
+
+    def lacks(self, backend: str, dtype: Dtype) -> str:
+        if backend == "torch_xla":
+            return "torch has streams on CUDA, none on TPUs"
+        return super().lacks(backend, dtype)
 
     def cost(self, dtype: Dtype) -> Cost:
         """2·side³ FLOPs; both operands and the product move once, what is copied crosses the link."""
@@ -208,9 +228,6 @@ class Overlap(Operation):
             return received, product
 
         return _program(step, {SOURCE: source, CONSUMER: consumer}, context, arrays)
-
-    def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
-        raise Unsupported("TensorFlow lets tf.data alone copy beside what is computed")
 
     def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
         """Both are queued, one after the other: JAX waits for neither."""
