@@ -59,7 +59,7 @@ def machine(root: Path = Path("/"), search_path: str | None = None) -> Machine:
         architecture=platform.machine(),
         os=os_name(platform.system(), platform.release()),
         python=platform.python_version(),
-        accelerators=accelerators(search_path),
+        accelerators=(*accelerators(search_path), *amd_gpus(root)),
     )
 
 
@@ -147,6 +147,21 @@ def accelerators(search_path: str | None = None) -> tuple[str, ...]:
         return ()
     lines = answer.stdout.decode(errors="replace").splitlines()
     return tuple(line.strip() for line in lines if line.strip())
+
+
+def amd_gpus(root: Path) -> tuple[str, ...]:
+    """AMD's GPUs by the name of their instruction set, such as `AMD gfx942`, from the compute driver."""
+    properties = sorted((root / "sys/class/kfd/kfd/topology/nodes").glob("*/properties"))
+    versions = [
+        re.search(r"^gfx_target_version ([0-9]+)$", read_text(path), re.MULTILINE) for path in properties
+    ]
+    return tuple(_gfx_name(int(version[1])) for version in versions if version and int(version[1]))
+
+
+def _gfx_name(version: int) -> str:
+    """`AMD gfx90a` for 90010: major version, minor version and stepping, with two decimal digits each."""
+    major, rest = divmod(version, 10_000)
+    return f"AMD gfx{major}{rest // 100:x}{rest % 100:x}"
 
 
 def _cpu(cpuinfo: str) -> str:

@@ -20,10 +20,11 @@ from time import monotonic, process_time, thread_time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from benchbench.machine import kernel
+from benchbench.machine import amdsmi, kernel
 from benchbench.machine.kernel import CpuTimes, allowed_cpus, cpu_seconds, cpu_times
 from benchbench.machine.nvml import CUDA, GpuState, Nvml, connect, gpu_index
 from benchbench.model.case import Case
+from benchbench.model.device import ROCM, kind_of
 from benchbench.model.measurement import Failure, Measurement, Telemetry, Window
 from benchbench.model.note import Note, NoteKind, note
 
@@ -330,7 +331,7 @@ def _increase(values: Iterable[float | None], digits: int) -> tuple[float, ...]:
 
 
 class Watch:
-    """Creates the samplers of a run's cases. Connects to NVML when the first GPU is timed."""
+    """Creates the samplers of a run's cases. Connects to NVML or amdsmi when the first GPU is timed."""
 
     def __init__(
         self,
@@ -339,6 +340,7 @@ class Watch:
         root: Path = Path("/"),
         environment: Mapping[str, str] = os.environ,
         connect: Callable[[], Nvml | str] = connect,
+        connect_to_amd: Callable[[], Nvml | str] = amdsmi.connect,
     ) -> None:
         """`threads`: number of threads of a case."""
         cpus = kernel.cpus_for(threads, root)
@@ -349,8 +351,8 @@ class Watch:
             throttling=kernel.throttling_files(root) if list(kernel.quotas(root)) else (),
         )
         self._environment = environment
-        self._connect = connect
-        self._nvml: Nvml | str | None = None
+        self._connect = {False: connect, True: connect_to_amd}
+        self._libraries: dict[bool, Nvml | str] = {}  # by whether it is AMD's
 
     def over(self, case: Case, *, virtual: bool = False) -> Sampler:
         """A sampler for the case. Devices with `virtual` time are not read."""
@@ -371,34 +373,37 @@ class Watch:
     def _of_device(self, case: Case, *, virtual: bool) -> Sources:
         if virtual:
             return replace(self._sources, no_energy=f"the {case.backend} backend uses none")
-        kind = case.device.partition(":")[0]
+        kind = kind_of(case.device)
         if kind == "cpu":
             packages = kernel.cpu_packages(self._sources.root)
             if isinstance(packages, str):
                 return replace(self._sources, no_energy=packages)
             return replace(self._sources, packages=packages, no_energy="the RAPL counters gave no answer")
-        if kind not in CUDA:
+        if kind not in (*CUDA, ROCM):
             return replace(self._sources, no_energy=f"the energy of {case.device} is not counted")
         first = self._gpu(case.device)
         several = first.nvml is not None and case.placement.devices > 1
         return replace(first, has_more_gpus=True, no_energy=OF_ONE) if several else first
 
     def _gpu(self, device: str) -> Sources:
-        if self._nvml is None:
-            self._nvml = self._connect()
-        nvml = self._nvml
+        is_amd = kind_of(device) == ROCM
+        if is_amd not in self._libraries:
+            self._libraries[is_amd] = self._connect[is_amd]()
+        nvml = self._libraries[is_amd]
         if isinstance(nvml, str):
             return replace(self._sources, no_energy=nvml, notes=(note(NoteKind.NOT_SAMPLED, reason=nvml),))
         gpus = [nvml.settings(index) for index in range(nvml.count())]
-        index = gpu_index(device, gpus, self._environment)
+        find_index = amdsmi.gpu_index if is_amd else gpu_index
+        index = find_index(device, gpus, self._environment)
         if isinstance(index, str):
             return replace(self._sources, no_energy=index, notes=(note(NoteKind.NOT_SAMPLED, reason=index),))
         return replace(self._sources, nvml=nvml, gpu=index, no_energy="this GPU does not count it")
 
     def close(self) -> None:
-        """Disconnect from NVML."""
-        if self._nvml is not None and not isinstance(self._nvml, str):
-            self._nvml.close()
+        """Disconnect from the libraries."""
+        for library in self._libraries.values():
+            if not isinstance(library, str):
+                library.close()
 
 
 @dataclass(frozen=True, slots=True)
