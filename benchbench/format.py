@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 
 PREFIXES = {-12: "p", -9: "n", -6: "µ", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P"}
+COUNTS = {3: "thousand", 6: "million", 9: "billion", 12: "trillion"}  # powers of ten of counted things
 BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 # Controls, invisible format characters (bidi among them), surrogates, line and paragraph separators.
 HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
@@ -173,9 +174,19 @@ def quantity_with_interval(
 
 
 def unit_text(unit: str, power: int) -> str:
-    """The unit of an axis whose numbers are divided by a power of ten: `ms`, `GFLOP/s`, `k image/s`."""
-    space = "" if unit == "s" or unit in PREFIXED else " "
-    return f"{PREFIXES[power]}{space}{unit}".strip()
+    """The unit of numbers that are divided by a power of ten: `ms`, `GFLOP/s`, `thousand images/s`."""
+    if unit == "s" or unit in PREFIXED or not unit:
+        return f"{PREFIXES[power]}{unit}"
+    item, slash, divisor = unit.partition("/")
+    items = " or ".join(map(plural, item.split(" or "))) if slash else item
+    return f"{COUNTS.get(power, PREFIXES[power])} {items}{slash}{divisor}".strip()
+
+
+def axis_power(value: float, unit: str) -> int:
+    """The power of ten by which the numbers of an axis up to `value` are divided."""
+    if unit == "s":
+        return second_power(value)
+    return si_power(value) if unit in PREFIXED else max(0, si_power(value))
 
 
 def signed(value: float, unit: str) -> str:

@@ -91,6 +91,13 @@ def test_every_text_format_goes_to_standard_output_or_a_file(stored: Path, name:
 
 
 @pytest.mark.real
+def test_several_formats_go_to_one_folder(stored: Path) -> None:
+    accelbench("report", "--format", "png,svg,html", "-o", "slides", cwd=stored)
+    names = sorted(path.name for path in (stored / "slides").iterdir())
+    assert names == ["latency.png", "latency.svg", "report.html", "throughput.png", "throughput.svg"]
+
+
+@pytest.mark.real
 @pytest.mark.parametrize(("name", "start"), [("png", b"\x89PNG"), ("svg", b"<?xml")])
 def test_plots_go_to_the_output_folder(stored: Path, name: str, start: bytes) -> None:
     accelbench("report", "--format", name, "--output", "plots", cwd=stored)
@@ -197,6 +204,7 @@ CONV2D = ("run", "-b", "fake", "-w", "conv2d")
         (("report",), 5, "no runs", "accelbench run --suite hello"),
         (("report", "nosuch"), 5, "No run 'nosuch'", "accelbench run"),
         (("compare", "a", "b", "--only", "slow"), 2, "No verdict named 'slow'.", "Did you mean 'slower'?"),
+        (("report", "--format", "png,svg"), 2, "Several formats are written to a folder.", "-o FOLDER"),
         (("report", "-o", "run.pdf"), 2, "run.pdf has the extension of no format", ".md, .png, .svg, .tex"),
         (("history", "-o", "h.pdf"), 2, "h.pdf has the extension of no format.", "--format"),
         (("run", "-p"), 2, "-p", "accelbench --help"),

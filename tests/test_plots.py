@@ -9,11 +9,14 @@ from benchbench.documents.document import Bar, Bars, Document, Plot, Spread, Str
 from benchbench.documents.run import report_document
 from benchbench.exporters._figure import Role, layout_of
 from benchbench.exporters._panels import colour, is_wide
+from benchbench.exporters._ticks import enclosing, even_ticks, log_ticks
 from benchbench.exporters.svg import Svg
+from benchbench.format import unit_text
+from benchbench.model.case import Phase
 from benchbench.model.placement import Placement, Strategy
 from benchbench.model.run import Record
 from benchbench.registry import entry_names
-from tests.factories import a_case, a_cost, a_run, some_rounds
+from tests.factories import a_case, a_cost, a_measurement, a_record, a_run, some_rounds
 from tests.rendering import rendered
 from tests.test_exporters import a_typical_run
 
@@ -175,3 +178,38 @@ def test_a_picture_has_one_kind_of_scale_and_titles_on_one_line() -> None:
         assert not any("\n" in title for title in titles)
     assert [is_wide(panel) for panel in plot.panels] == [False, True]
     assert "logarithmic" in " ".join(texts(Svg().export(document)["latency.svg"]))
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(1.0, 1.1), (0.9, 12.0), (3.0, 5000.0), (0.033, 0.075), (1e-9, 2.0), (7.0, 7.3)]
+)
+@pytest.mark.parametrize("logarithmic", [True, False])
+def test_an_axis_has_a_tick_on_both_sides_of_the_data(low: float, high: float, logarithmic: bool) -> None:
+    ends = enclosing(low, high, logarithmic=logarithmic)
+    ticks = log_ticks(*ends) if logarithmic else even_ticks(*ends)
+    assert ticks[0] <= low * (1 + 1e-6)
+    assert ticks[-1] * (1 + 1e-6) >= high
+    assert 3 <= len(ticks) <= 9
+
+
+def test_a_plot_names_the_works_that_other_plots_show() -> None:
+    train = a_case(workload="mlp_train", params={"batch": 2}, phase=Phase.TRAIN)
+    records = [a_record(a_measurement()), a_record(a_measurement(), case=train)]
+    readings = {plot.name: plot.reading for plot in report_document(a_run(records)).plots}
+    assert "Not in this plot: mlp_train (plot training)." in readings["throughput"]
+    assert "Not in this plot: gemm (plot throughput)." in readings["training"]
+
+
+@pytest.mark.parametrize(
+    ("unit", "power", "text"),
+    [
+        ("token/s", 3, "thousand tokens/s"),
+        ("image or token/s", 0, "images or tokens/s"),
+        ("image/EUR", 6, "million images/EUR"),
+        ("FLOP/s", 9, "GFLOP/s"),
+        ("s", -3, "ms"),
+        ("×", 0, "×"),
+    ],
+)
+def test_units_of_axes_read_naturally(unit: str, power: int, text: str) -> None:
+    assert unit_text(unit, power) == text

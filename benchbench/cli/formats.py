@@ -65,6 +65,13 @@ def checked(name: str | None) -> str | None:
     return name and _validated(name)
 
 
+def checked_several(names: str | None) -> str | None:
+    """Validate the names of formats, separated by commas. Raises UsageError."""
+    for name in split_names([names] if names else []):
+        _validated(name)
+    return names
+
+
 def checked_text(name: str) -> str:
     """Validate the name of a text format. Raises UsageError, before anything is measured."""
     return _validated(name, is_text)
@@ -127,6 +134,14 @@ def print_document(
     else:
         message = f"{format} is written to files, and this run's folder is not among the results."
         raise UsageError(message, "Name a folder: -o FOLDER")
+
+
+def write_formats(document: Document, names: Sequence[str], folder: Path) -> None:
+    """Write the files of several formats into a folder. Raises UsageError, CannotWrite."""
+    if folder.suffix and not os.path.isdir(folder):
+        raise UsageError(f"{folder} is not a folder.", f"Several formats need one: -o {folder.stem}")
+    for name in names:
+        write_files(_export(document, name, folder), folder)
 
 
 def exporter(name: str, output: Path | None = None) -> Exporter | RunExporter:

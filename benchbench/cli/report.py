@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from benchbench.cli.app import MEASURE, app
-from benchbench.cli.formats import TERMINAL, checked, format_of, formats, print_document
+from benchbench.cli.formats import (
+    TERMINAL,
+    checked_several,
+    format_of,
+    formats,
+    print_document,
+    write_formats,
+)
 from benchbench.cli.options import Names, ResultsOption, option
 from benchbench.cli.screen import print_answer, print_message
 from benchbench.errors import CannotWrite, UsageError
@@ -32,8 +39,9 @@ def report(
         str | None,
         typer.Option(
             "--format",
-            help=f"Format: one of {', '.join(formats())}; overrides the extension of -o.",
-            callback=checked,
+            help=f"Format: {', '.join(formats())}; overrides the extension of -o. Several, such as png,svg, "
+            "are written to -o FOLDER.",
+            callback=checked_several,
         ),
     ] = None,
     output: Annotated[
@@ -73,7 +81,8 @@ def report(
 ) -> None:
     """Show the fastest alternative of each work, and a table per work. -o report.html writes a page.
 
-    Examples: accelbench report latest~1 --by dtype; accelbench report --columns latency,p99 -o x.md
+    Examples: accelbench report latest~1 --by dtype; accelbench report --columns latency,p99 -o x.md;
+    accelbench report -o pictures --format png,svg
     """
     from benchbench import api
     from benchbench.documents.document import select_plots
@@ -82,6 +91,9 @@ def report(
 
     if commands and (format or output or by):
         raise UsageError("Commands have a line for each row.", "Leave --format, -o and --by out.")
+    several = split_names([format] if format else [])
+    if len(several) > 1 and not output:
+        raise UsageError("Several formats are written to a folder.", "Name it: -o FOLDER")
     format_name = format or format_of(output)
     folder = api.folder(run, results)
     prices = known_prices(price or ())
@@ -90,6 +102,9 @@ def report(
         _print_commands(document)
         return
     selected = replace(document, plots=select_plots(document.plots, split_names(plot)))
+    if len(several) > 1 and output:
+        write_formats(selected, several, output)
+        return
     run_folder = folder_in_results(results, folder)
     print_document(selected, format_name, output, run_folder)
     if format_name == TERMINAL and not output and plot:

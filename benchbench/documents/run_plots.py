@@ -200,9 +200,9 @@ def run_plots(view: RunView, works: Sequence[Work], scaling: Sequence[Panel] = (
     for name, title in TITLES.items():
         plotted = [work for work in works if _rate_plot_of(work) == name]
         if plotted or (name == "throughput" and not works):
-            add_ranking(
-                name, title, BARS, plotted, [_bars(work, _bar_metric(work, name)) for work in plotted]
-            )
+            reading = " ".join([BARS, *_elsewhere(name, works)])
+            panels = [_bars(work, _bar_metric(work, name)) for work in plotted]
+            add_ranking(name, title, reading, plotted, panels)
     add_ranking("latency", LATENCY, STRIPS, works, [_strips(work, view) for work in works])
     if lines := size_panels(works):
         all_plots += _titled(plots("sizes", SIZES, LINES, lines), lines)
@@ -259,6 +259,16 @@ def _rate_plot_of(work: Work) -> str:
         return "training"
     moves = any(row.is_memory_bound_work and row.value(row.rate_metric) is not None for row in work.rows)
     return "bandwidth" if moves else "throughput"
+
+
+def _elsewhere(plot: str, works: Sequence[Work]) -> list[str]:
+    """Sentence with the works that other plots of rates show."""
+    names: dict[str, dict[str, None]] = {}
+    for work in works:
+        if (other := _rate_plot_of(work)) != plot:
+            names.setdefault(other, {})[work.rows[0].case.workload] = None
+    texts = [f"{', '.join(workloads)} (plot {other})" for other, workloads in names.items()]
+    return [f"Not in this plot: {'; '.join(texts)}."] if texts else []
 
 
 def _bar_metric(work: Work, plot: str) -> str:

@@ -11,7 +11,14 @@ from benchbench.documents.document import Panel, PricePanel, Roofline, Sweep, Sw
 from benchbench.exporters._drawing import mark_path, shade_of, symbol
 from benchbench.exporters._panels import label_of, roof_ends
 from benchbench.exporters._text import html_text
-from benchbench.exporters._ticks import date_names, even_ticks, log_ticks, tick_text, without_overlap
+from benchbench.exporters._ticks import (
+    date_names,
+    enclosing,
+    even_ticks,
+    log_ticks,
+    tick_text,
+    without_overlap,
+)
 from benchbench.judging.change_points import Change
 
 Box = tuple[float, float, float, float]  # left, right, top, bottom
@@ -266,9 +273,10 @@ def _scale(values: Sequence[float], start: float, stop: float, *, logarithmic: b
     low, high = min(values), max(values)
     if logarithmic and low > 0:
         factor = (high / low) ** ROOM if high > low else 2.0
-        return Scale(low / factor, high * factor, start, stop, logarithmic=True)
+        ends = enclosing(low / factor, high * factor, logarithmic=True)
+        return Scale(*ends, start, stop, logarithmic=True)
     margin = ROOM * (high - low) or 0.1 * abs(high) or 1.0
-    return Scale(low - margin, high + margin, start, stop, logarithmic=False)
+    return Scale(*enclosing(low - margin, high + margin, logarithmic=False), start, stop, logarithmic=False)
 
 
 def _axes(y: Scale, unit: str, left: float) -> str:

@@ -16,11 +16,11 @@ from benchbench import format as fmt
 from benchbench.documents.document import Mark, Spread
 from benchbench.exporters._panels import colour
 from benchbench.exporters._text import html_text
-from benchbench.exporters._ticks import log_ticks, tick_text, without_overlap
+from benchbench.exporters._ticks import enclosing, log_ticks, tick_text, without_overlap
 from benchbench.stats import median, quantile
 
 WIDTH = 300.0  # pixels of a drawing
-EDGE = 12.0  # pixels on both sides of the ruler, for marks and labels at its ends
+EDGE = 24.0  # pixels on both sides of the ruler, for marks and labels at its ends
 LETTER = 6.0  # approximate width of a letter of a tick, in pixels
 LINE = 12.0  # pixels between marks, and from the edge to the first mark
 LANE = 6.0  # pixels between processes
@@ -77,7 +77,7 @@ def ruler_of(spreads: Sequence[Spread]) -> Ruler | None:
     bottom = max(min([low, *ends]), low / CLIPPED)
     top = min(max([high, *ends]), high * CLIPPED)
     margin = max(MIN_SPAN / (top / bottom), 1.0) ** 0.5
-    return Ruler(bottom / margin, top * margin, spreads[0].unit)
+    return Ruler(*enclosing(bottom / margin, top * margin, logarithmic=True), spreads[0].unit)
 
 
 def _values(mark: Mark) -> list[float]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from zlib import crc32
 
 from benchbench import format as fmt
@@ -22,13 +22,12 @@ from benchbench.documents.document import (
     TrendLine,
     TrendPoint,
 )
-from benchbench.exporters._ticks import date_names, even_ticks, log_ticks, tick_text
+from benchbench.exporters._ticks import date_names, enclosing, even_ticks, log_ticks, tick_text
 from benchbench.judging.change_points import Change
 from benchbench.stats import median
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
 
 # Okabe & Ito 2008: distinguishable with any colour vision. Black marks computed lines, and yellow is too
 # bright on white. The seventh backend has the dark red of Tol 2021, "dark".
@@ -113,11 +112,11 @@ def _rows(axes: Axes, bars: tuple[Bar, ...]) -> None:
 
 def draw_bars(axes: Axes, panel: Bars) -> None:
     """Draw the bars that have a value, on an axis from zero."""
-    from matplotlib.ticker import MaxNLocator
+    from matplotlib.ticker import FixedLocator
 
     bars = [(y, bar, bar.value) for y, bar in enumerate(panel.bars) if bar.value is not None]
     longest = max(value for *_, value in bars)
-    power = fmt.si_power(longest)
+    power = fmt.axis_power(longest, panel.unit)
     scale = 10.0**-power
     errors = [_interval_error(bar, value, scale) for _, bar, value in bars]
     axes.barh(
@@ -131,9 +130,10 @@ def draw_bars(axes: Axes, panel: Bars) -> None:
         **BAR_STYLE,
     )
     for y, _, value in bars:
-        write_beside(axes, y, fmt.visible(fmt.quantity(value, panel.unit)))
-    axes.set_xlim(0, min(axes.get_xlim()[1], CUT * longest * scale))
-    axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
+        write_beside(axes, y, fmt.visible(fmt.quantity(value, fmt.unit_text(panel.unit, 0))))
+    ends = enclosing(0.0, min(axes.get_xlim()[1], CUT * longest * scale), logarithmic=False)
+    axes.set_xlim(*ends)
+    axes.xaxis.set_major_locator(FixedLocator(even_ticks(*ends)))
     axes.set_xlabel(fmt.visible(fmt.unit_text(panel.unit, power)))
 
 
@@ -200,6 +200,7 @@ def _seconds_axis(axes: Axes, low: float, high: float, *, logarithmic: bool) -> 
         axes.set_xscale("log")
     left, right = axes.get_xlim()
     left, right = min(max(left, low / CUT), low / ROOM), max(min(right, high * CUT), high * ROOM)
+    left, right = enclosing(left, right, logarithmic=logarithmic)
     axes.set_xlim(left, right)
     ticks = log_ticks(left, right) if logarithmic else even_ticks(left, right)
     axes.xaxis.set_major_locator(FixedLocator(ticks))
@@ -231,7 +232,7 @@ def draw_sweeps(axes: Axes, panel: Sweeps) -> None:
             style = "--" if sweep.knee.is_undecided else "-"
             axes.scatter([sweep.knee.size], [sweep.knee.value], linestyle=style, **RING)
     _size_axis(axes, sorted({point.size for sweep in panel.sweeps for point in sweep.points}))
-    _log_axis(axes.yaxis, axes.get_ylim(), panel.unit)
+    _log_axis(axes, "y", panel.unit)
     axes.set_xlabel(fmt.visible(panel.axis))
     axes.grid(color="0.9")
     axes.set_axisbelow(True)
@@ -297,17 +298,22 @@ def draw_roofline(axes: Axes, panel: Roofline) -> None:
         if backend:
             axes.plot([], [], linestyle="", marker=marker, markersize=4, color=shade, label=label_of(name))
     axes.set_xlim(left, right)
-    _log_axis(axes.xaxis, axes.get_xlim(), "")
+    _log_axis(axes, "x", "")
     axes.set_xlabel("FLOPs for each byte")
-    _log_axis(axes.yaxis, axes.get_ylim(), "FLOP/s")
+    _log_axis(axes, "y", "FLOP/s")
     axes.grid(color="0.9")
     axes.set_axisbelow(True)
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.03), frameon=False, fontsize=8)
 
 
-def _log_axis(axis: Axis, ends: tuple[float, float], unit: str) -> None:
+def _log_axis(axes: Axes, name: Literal["x", "y"], unit: str) -> None:
+    """Set up a logarithmic axis that ends at ticks."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
+    low, high = axes.get_xlim() if name == "x" else axes.get_ylim()
+    ends = enclosing(low, high, logarithmic=True)
+    axes.set(**{f"{name}lim": ends})
+    axis = axes.xaxis if name == "x" else axes.yaxis
     axis.set_major_locator(FixedLocator(log_ticks(*ends)))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _: tick_text(value, unit)))
@@ -445,23 +451,26 @@ def _trend_unit(trend: TrendLine) -> tuple[float, str]:
     if unit == "B":
         step = min(int(math.log(max(largest, 1), 1024)), len(fmt.BINARY) - 1)
         return 1024.0**-step, fmt.BINARY[step]
-    power = fmt.second_power(largest) if unit == "s" else fmt.si_power(largest)
+    power = fmt.axis_power(largest, unit)
     return 10.0**-power, fmt.unit_text(unit, power)
 
 
 def _trend_values(axes: Axes, values: Sequence[float], above: float, *, logarithmic: bool) -> None:
     """Set up the value axis; `above`: share of the panel that stays free at the top."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     low, high = min(values), max(values)
-    if logarithmic and high > low > 0:
+    is_log = logarithmic and high > low > 0
+    if is_log:
         axes.set_yscale("log")
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
-        axes.yaxis.set_minor_locator(NullLocator())
-        axes.set_ylim(low * (low / high) ** 0.1, high * (high / low) ** (1.1 * above / (1 - above)))
+        low, high = low * (low / high) ** 0.1, high * (high / low) ** (1.1 * above / (1 - above))
     else:
         span = (high - low) or 0.1 * high
-        axes.set_ylim(low - 0.1 * span, high + 1.1 * span * above / (1 - above))
+        low, high = low - 0.1 * span, high + 1.1 * span * above / (1 - above)
+    ends = enclosing(low, high, logarithmic=is_log)
+    axes.set_ylim(*ends)
+    axes.yaxis.set_major_locator(FixedLocator(log_ticks(*ends) if is_log else even_ticks(*ends)))
+    axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.6g}"))
 
 
@@ -506,11 +515,12 @@ def _price_axes(axes: Axes, panel: PricePanel, *, logarithmic: bool) -> None:
     if max(prices) > WIDE * min(prices):
         axes.set_xscale("log")
     else:
-        axes.set_xlim(0, HEADROOM * max(prices))
+        axes.set_xlim(*enclosing(0, HEADROOM * max(prices), logarithmic=False))
     if logarithmic:
         axes.set_yscale("log")
     else:
-        axes.set_ylim(0, max([HEADROOM * max(values), *(point.high or 0.0 for point in panel.points)]))
+        top = max([HEADROOM * max(values), *(point.high or 0.0 for point in panel.points)])
+        axes.set_ylim(*enclosing(0, top, logarithmic=False))
     axes.set_xlabel(fmt.visible(f"price, {panel.price_unit}"))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda price, _: f"{price:g}"))
     axes.set_ylabel("" if panel.unit == "×" else fmt.visible(panel.unit))
