@@ -18,8 +18,9 @@ from benchbench.backends.tensorflow import TensorFlow
 from benchbench.backends.torch import Torch
 from benchbench.backends.torch_xla import TorchXla, XlaSession
 from benchbench.errors import Unsupported
-from benchbench.model.case import Dtype
-from benchbench.model.device import DeviceClass
+from benchbench.model.case import Dtype, Phase
+from benchbench.model.device import Device, DeviceClass
+from benchbench.model.note import NoteKind
 from benchbench.model.run import Settings
 
 pytestmark = pytest.mark.real  # imports torch
@@ -202,6 +203,97 @@ def test_a_session_requests_its_provider_device_and_precision_without_fallback(
     assert os.environ["NVIDIA_TF32_OVERRIDE"] == ("0" if device.startswith("tensorrt") else "1")
 
 
+COREML, DIRECTML, QNN = "CoreMLExecutionProvider", "DmlExecutionProvider", "QNNExecutionProvider"
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "provider"),
+    [
+        ("coreml:0", Dtype.FLOAT32, (COREML, {"ModelFormat": "MLProgram"})),
+        ("directml:0", Dtype.FLOAT16, (DIRECTML, {"device_id": "0"})),
+        (
+            "qnn:0",
+            Dtype.FLOAT32,
+            (QNN, {"backend_path": "libQnnHtp.so", "enable_htp_fp16_precision": "0"}),
+        ),
+        ("migraphx:0", Dtype.FLOAT32, ("MIGraphXExecutionProvider", {"device_id": "0"})),
+        (
+            "openvino_gpu:0",
+            Dtype.FLOAT16,
+            ("OpenVINOExecutionProvider", {"device_type": "GPU", "precision": "FP16"}),
+        ),
+        (
+            "openvino_npu:0",
+            Dtype.FLOAT16,
+            ("OpenVINOExecutionProvider", {"device_type": "NPU", "precision": "FP16"}),
+        ),
+    ],
+)
+def test_a_session_of_another_provider_gets_its_options_without_fallback(
+    monkeypatch: pytest.MonkeyPatch, device: str, dtype: Dtype, provider: Any
+) -> None:
+    engine = Engine([CPU], starts=provider[0])
+    monkeypatch.setitem(sys.modules, "onnxruntime", engine.module())
+    session = OnnxSession(device, dtype, 2)
+    session._session(Path("model.onnx"))
+    assert engine.requested == [provider]
+    assert engine.entries == [("session.disable_cpu_ep_fallback", "1")]
+    copies = [kept.kind for kept in session.notes]
+    assert copies == ([] if device == "directml:0" else [NoteKind.COPIES_IN_STEP])
+
+
+def test_other_providers_of_a_build_are_devices_or_have_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnx")
+    providers = [COREML, "XnnpackExecutionProvider", "AzureExecutionProvider", CPU]
+    monkeypatch.setitem(sys.modules, "onnxruntime", Engine(providers, starts=COREML).module())
+    present, missing = OnnxRuntime().devices()
+    assert [device.name for device in present] == ["cpu", "coreml:0"]
+    assert present[1].note == COREML
+    assert missing["XnnpackExecutionProvider"] == "accelbench does not drive this provider"
+    assert not {"AzureExecutionProvider", CPU, COREML} & {*missing}
+    monkeypatch.setitem(sys.modules, "onnxruntime", Engine([QNN], starts=CPU).module())
+    assert "does not start here (are its libraries installed?)" in OnnxRuntime().devices()[1]["qnn"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "refused"),
+    [(Dtype.FLOAT32, False), (Dtype.FLOAT16, False), (Dtype.TF32, True), (Dtype.FLOAT64, True)],
+)
+def test_other_providers_are_measured_in_two_dtypes(dtype: Dtype, refused: bool) -> None:
+    device = Device(name="coreml:0", device_class=DeviceClass.ACCELERATOR, model="", note=COREML)
+    assert bool(OnnxRuntime().refuses(device, dtype, "graph", Phase.FORWARD)) == refused
+
+
+@pytest.mark.parametrize(("kept_bits", "mismatch"), [(23, False), (10, True)])
+def test_the_precision_of_another_provider_is_read_from_a_product(
+    monkeypatch: pytest.MonkeyPatch, kept_bits: int, mismatch: bool
+) -> None:
+    pytest.importorskip("onnx")
+    monkeypatch.setitem(sys.modules, "onnxruntime", Engine([COREML], starts=COREML).module())
+    session = OnnxSession("coreml:0", Dtype.FLOAT32, 2)
+
+    def run(outputs: None, inputs: dict[str, Any]) -> list[Any]:
+        return [np.round(inputs["x"] * 2.0**kept_bits) / 2.0**kept_bits]  # times the identity
+
+    monkeypatch.setattr(session, "_session", lambda model: SimpleNamespace(run=run))
+    with pytest.raises(PrecisionMismatch, match="fewer bits") if mismatch else nullcontext():
+        assert session.precision()["float32_multiply"] == "ieee"
+
+
+def test_a_run_of_another_provider_is_waited_for_and_not_made_asynchronous(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    diary: list[Any] = []
+    module = Engine([COREML], starts=COREML).module()
+    vars(module).update(RunOptions=SimpleNamespace)  # without add_run_config_entry
+    monkeypatch.setitem(sys.modules, "onnxruntime", module)
+    binding = SimpleNamespace(synchronize_outputs=lambda: diary.append("synchronize"))
+    running = SimpleNamespace(run_with_iobinding=lambda bound, options: diary.append("run"))
+    session = OnnxSession("coreml:0", Dtype.FLOAT32, 2)
+    HostTimer(session.wait).blocks(session._runner(running, binding), 2, 1)
+    assert diary == ["run", "run", "synchronize"]
+
+
 @pytest.mark.parametrize(
     ("dtype", "disabled"), [(Dtype.FLOAT32, []), (Dtype.FLOAT16, []), (Dtype.FLOAT64, ["MatMulScaleFusion"])]
 )
@@ -276,7 +368,7 @@ def test_a_node_with_only_a_cpu_kernel_is_unsupported(
         def model_file(self, *_: Any) -> Iterator[tuple[Path, Path]]:
             yield tmp_path / "model.onnx", tmp_path
 
-        def _session(self, path: Path, **_: Any) -> Any:
+        def _session(self, path: Path | bytes, **_: Any) -> Any:
             raise Refused(text)
 
     with pytest.raises(raised, match="has no kernel for every node" if raised is Unsupported else text):

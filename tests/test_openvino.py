@@ -4,7 +4,7 @@ import platform
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -14,9 +14,13 @@ import pytest
 
 from benchbench.backends import openvino as backend_file
 from benchbench.backends._onnx import export_model
+from benchbench.backends.base import PrecisionMismatch
 from benchbench.backends.openvino import OpenVino, OpenVinoSession, narrow_filters
 from benchbench.errors import Unsupported
-from benchbench.model.case import Dtype
+from benchbench.machine.kernel import cpu_flags
+from benchbench.model.case import Dtype, Phase
+from benchbench.model.device import Device, DeviceClass
+from benchbench.model.note import NoteKind
 from benchbench.worker.program import build, other_inputs
 from benchbench.workloads.base import Draw
 from tests.brief import BRIEFLY
@@ -47,6 +51,9 @@ class Engine:
         self.computes, self.products, self.fault = computes, products or computes, fault
         self.available_devices = ["CPU", *plugins]
         self.compile_arguments: list[Any] = []
+
+    def get_property(self, name: str, key: str) -> str:
+        return f"Example {name}"
 
     def module(self) -> ModuleType:
         """Replace the package by this stand-in."""
@@ -82,12 +89,12 @@ def exported(self: OpenVinoSession, step: Any, inputs: Any) -> Iterator[tuple[Pa
     yield Path("model.onnx"), Path()
 
 
-def compiled_on(engine: Engine, dtype: Dtype, monkeypatch: pytest.MonkeyPatch) -> Any:
+def compiled_on(engine: Engine, dtype: Dtype, monkeypatch: pytest.MonkeyPatch, device: str = "cpu") -> Any:
     """Compile a model in a session of three threads on this engine."""
     pytest.importorskip("torch")
     monkeypatch.setitem(sys.modules, "openvino", engine.module())
     monkeypatch.setattr(OpenVinoSession, "model_file", exported)
-    return OpenVinoSession(dtype, 3)._compiled(lambda: None, ())
+    return OpenVinoSession(dtype, 3, device)._compiled(lambda: None, ())
 
 
 @pytest.mark.parametrize(
@@ -151,6 +158,60 @@ def test_an_unknown_operator_is_named_and_other_faults_are_raised(
 ) -> None:
     with pytest.raises(raised, match=message):
         compiled_on(Engine("f32", fault=fault), Dtype.FLOAT32, monkeypatch)
+
+
+def test_intel_gpus_and_npus_are_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine("f32", plugins=("GPU.0", "GPU.1", "NPU"))
+    monkeypatch.setitem(sys.modules, "openvino", engine.module())
+    devices, reasons = OpenVino().devices()
+    assert [(device.name, device.model) for device in devices] == [
+        ("cpu", ""),
+        ("xpu:0", "Example GPU.0"),
+        ("xpu:1", "Example GPU.1"),
+        ("npu:0", "Example NPU"),
+    ]
+    assert reasons == {}
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "plugin"), [("xpu:1", Dtype.FLOAT32, "GPU.1"), ("npu:0", Dtype.FLOAT16, "NPU")]
+)
+def test_a_model_is_compiled_for_another_device_with_its_settings(
+    monkeypatch: pytest.MonkeyPatch, device: str, dtype: Dtype, plugin: str
+) -> None:
+    hint = {Dtype.FLOAT32: "f32", Dtype.FLOAT16: "f16"}[dtype]
+    engine = Engine(computes=hint, products="not a name of the CPU's", plugins=("GPU.0", "GPU.1", "NPU"))
+    compiled_on(engine, dtype, monkeypatch, device)
+    _, compiled_for, options = engine.compile_arguments
+    assert compiled_for == plugin
+    assert options == {
+        "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": hint, "PERF_COUNT": False,
+    }  # fmt: skip
+    assert [kept.kind for kept in OpenVinoSession(dtype, 3, device).notes] == [NoteKind.COPIES_IN_STEP]
+
+
+def test_another_device_that_ignores_the_precision_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Unsupported, match="no kernels in float32 for xpu:0: it would compute in f16"):
+        compiled_on(Engine("f16", plugins=("GPU",)), Dtype.FLOAT32, monkeypatch, "xpu:0")
+    with pytest.raises(Unsupported, match="no device npu:0"):
+        compiled_on(Engine("f16"), Dtype.FLOAT16, monkeypatch, "npu:0")
+    npu = Device(name="npu:0", device_class=DeviceClass.ACCELERATOR, model="")
+    refusal = OpenVino().refuses(npu, Dtype.FLOAT32, "graph", Phase.FORWARD)
+    assert refusal == "Intel's NPUs compute in float16"
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(("hint", "mismatch"), [("f32", False), ("bf16", True)])
+def test_the_precision_of_another_device_is_read_from_a_product(
+    backend: OpenVino, monkeypatch: pytest.MonkeyPatch, hint: str, mismatch: bool
+) -> None:
+    if mismatch and "avx512_bf16" not in cpu_flags(Path("/")):
+        pytest.skip("this CPU computes bfloat16 in float32")
+    session = backend.open("cpu", Dtype.FLOAT32, "graph", 1)
+    monkeypatch.setattr(session, "_on_cpu", False)  # its plugin is still the CPU's
+    monkeypatch.setattr(session, "_options", lambda: {"INFERENCE_PRECISION_HINT": hint})
+    with pytest.raises(PrecisionMismatch) if mismatch else nullcontext():
+        session.precision()
 
 
 def test_its_version_is_the_release_without_the_build(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -137,7 +137,7 @@ class ExportedSession(TorchSession):
         with tempfile.TemporaryDirectory(prefix="onnx-", dir=".") as folder:
             path = Path(step.file) if self._is_ready(step) else cached_model(self.model)
             if path is None:  # not exported before, or not cached for lack of disk space
-                self.notes = (note(NoteKind.EXPORT_IN_COLD_START),)
+                self.notes = (*self.notes, note(NoteKind.EXPORT_IN_COLD_START))
                 path = self.exported(step, inputs, Path(folder))
             yield path, Path(folder)
 

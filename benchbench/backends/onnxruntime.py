@@ -1,4 +1,4 @@
-"""ONNX Runtime for models exported from torch: forward phases on CPU, CUDA and TensorRT."""
+"""ONNX Runtime for models exported from torch: forward phases on the devices of its execution providers."""
 
 from __future__ import annotations
 
@@ -15,22 +15,18 @@ from typing import Any, ClassVar
 from benchbench.arrays import Floats, Indices
 from benchbench.backends._model_cache import cached_model, has_cached_models, run_cache
 from benchbench.backends._onnx import EXPORT_CODE, ExportedSession, ExportingBackend, require_exporter
+from benchbench.backends._onnx_providers import OTHER_PROVIDERS, PROVIDER_DTYPES, multiplied_by, undriven
 from benchbench.backends._torch import uses_channels_last
-from benchbench.backends.base import FULL_MEMORY, PrecisionMismatch, Session
+from benchbench.backends.base import FULL_MEMORY, PrecisionMismatch, Session, require_precise_product
 from benchbench.errors import Unsupported
 from benchbench.machine.kernel import cpu_flags
 from benchbench.model.case import Cache, Dtype, Phase
-from benchbench.model.device import Device, DeviceClass, StartUp
+from benchbench.model.device import Device, DeviceClass, StartUp, kind_of
 from benchbench.model.measurement import Memory
+from benchbench.model.note import NoteKind, note
 from benchbench.model.profile import Profile
 from benchbench.traces import onnxruntime as _ort
 
-OTHER_PROVIDERS = {
-    "CoreMLExecutionProvider": "mps",
-    "MIGraphXExecutionProvider": "rocm",
-    "ROCMExecutionProvider": "rocm",
-    "OpenVINOExecutionProvider": "xpu",
-}
 PROVIDERS = {
     "cpu": "CPUExecutionProvider",
     "cuda": "CUDAExecutionProvider",
@@ -66,7 +62,7 @@ class OnnxRuntime(ExportingBackend):
 
     summary = "ONNX Runtime: inference on a graph exported from PyTorch"
     runtime = "ONNX Runtime"
-    device_kinds = ("cpu", "cuda", "tensorrt")
+    device_kinds = (*PROVIDERS, *OTHER_PROVIDERS)
     model_only_modes = (DYNAMIC,)
     exporting_modes = ("graph", DYNAMIC)
     lossy_modes = MappingProxyType({DYNAMIC: "weights in int8, activations rounded to int8 at run time"})
@@ -136,10 +132,21 @@ class OnnxRuntime(ExportingBackend):
                     Device(name=f"{name}:{index}", device_class=DeviceClass.ACCELERATOR, model=model)
                     for index, model in enumerate(_gpus())
                 ]
-        return devices, reasons
+        for kind, provider in OTHER_PROVIDERS.items():
+            if provider.name not in providers:
+                continue
+            if reason := _start_fault(kind):
+                reasons[kind] = reason
+            else:
+                name = f"{kind}:0"
+                device_class = DeviceClass.ACCELERATOR
+                devices.append(Device(name=name, device_class=device_class, model="", note=provider.name))
+        return devices, reasons | undriven(providers, PROVIDERS)
 
     def refuses(self, device: Device, dtype: Dtype, mode: str, phase: Phase, cache: Cache = Cache.HOT) -> str:
-        """Refuse float16 on its CPU, whose kernels widen it, and int8 and float64 elsewhere."""
+        """Refuse float16 on its CPU, whose kernels widen it, int8 and float64 elsewhere, and TF32 of other
+        vendors' providers.
+        """
         if reason := super().refuses(device, dtype, mode, phase, cache):
             return reason
         on_cpu = device.device_class is DeviceClass.CPU
@@ -147,6 +154,8 @@ class OnnxRuntime(ExportingBackend):
             return f"{mode} is supported only for float32 on its CPU"
         if dtype is Dtype.FLOAT16 and on_cpu:
             return "its CPU kernels compute float16 in float32"
+        if kind_of(device.name) in OTHER_PROVIDERS and dtype not in PROVIDER_DTYPES:
+            return f"{device.note or kind_of(device.name)} is measured in {' and '.join(PROVIDER_DTYPES)}"
         if dtype in (Dtype.INT8, Dtype.FLOAT64) and not on_cpu:
             return f"{dtype} is supported only on its CPU"
         return ""
@@ -156,7 +165,7 @@ class OnnxRuntime(ExportingBackend):
         import torch
 
         torch.set_num_threads(threads)
-        if device != "cpu":
+        if kind_of(device) in ("cuda", "tensorrt"):
             _preload()
         return OnnxSession(device, dtype, threads, mode)
 
@@ -191,9 +200,13 @@ class OnnxSession(ExportedSession):
         super().__init__(dtype, mode)
         self.rewrites = mode == DYNAMIC
         name, _, index = device.partition(":")
-        self._provider = PROVIDERS[name]
+        self._other = OTHER_PROVIDERS.get(name)
+        self._provider = self._other.name if self._other else PROVIDERS[name]
         self._index = int(index or 0)
-        self._memory = "cpu" if device == "cpu" else "cuda"
+        self._on_cpu = device == "cpu"
+        self._memory = self._other.memory if self._other else "cpu" if self._on_cpu else "cuda"
+        if self._other and self._memory == "cpu":
+            self.notes = (note(NoteKind.COPIES_IN_STEP),)
         if name == "tensorrt":  # its default for float32 is TF32
             os.environ["NVIDIA_TF32_OVERRIDE"] = "1" if dtype is Dtype.TF32 else "0"
         self._threads = threads
@@ -231,7 +244,7 @@ class OnnxSession(ExportedSession):
         """
         import onnxruntime
 
-        if self._memory != "cpu":
+        if not self._on_cpu:
             raise Unsupported("ONNX Runtime's profiler, as released, times no kernels on a GPU")
         assert self.work  # set by the warm-up
         session = self._start(*self.work, trace=folder / "onnxruntime")
@@ -273,7 +286,9 @@ class OnnxSession(ExportedSession):
             return quantise_dynamically(path, folder)
         return quantise(path, inputs) if self.case_dtype is Dtype.INT8 else path
 
-    def _session(self, path: Path, *, optimised: Path | None = None, trace: Path | None = None) -> Any:
+    def _session(
+        self, path: Path | bytes, *, optimised: Path | None = None, trace: Path | None = None
+    ) -> Any:
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
@@ -284,7 +299,7 @@ class OnnxSession(ExportedSession):
         if trace:
             options.enable_profiling = True
             options.profile_file_prefix = str(trace)
-        if self._memory != "cpu":
+        if not self._on_cpu:
             options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
         # This fusion stores the scale of a product as float32, even for products in float64.
         inexact = ["MatMulScaleFusion"] if self.case_dtype is Dtype.FLOAT64 else []
@@ -297,8 +312,10 @@ class OnnxSession(ExportedSession):
 
     def _providers(self) -> list[Any]:
         """The device's provider, and CUDA for layers that TensorRT lacks. Nothing falls back to the CPU."""
-        if self._memory == "cpu":
+        if self._on_cpu:
             return [self._provider]
+        if self._other:
+            return [(self._provider, self._other.options_for(self.case_dtype))]
         tf32, device_option = self.case_dtype is Dtype.TF32, {"device_id": self._index}
         nhwc = uses_channels_last("cuda", self.case_dtype)  # affects only its kernels
         cuda = PROVIDERS["cuda"], {**device_option, "use_tf32": int(tf32), "prefer_nhwc": int(nhwc)}
@@ -309,8 +326,8 @@ class OnnxSession(ExportedSession):
 
     def _check_kernels(self, path: Path, folder: Path) -> None:
         """Check the optimised graph: an inserted cast means another precision than the requested one."""
-        if self.case_dtype is not Dtype.FLOAT16 or self._provider == PROVIDERS["tensorrt"]:
-            return  # graphs with TensorRT engines cannot be saved
+        if self.case_dtype is not Dtype.FLOAT16 or self._provider != PROVIDERS["cuda"]:
+            return  # graphs with engines of TensorRT or other providers cannot be saved
         import onnx
 
         optimised = folder / "optimised.onnx"
@@ -347,7 +364,7 @@ class OnnxSession(ExportedSession):
         import onnxruntime
 
         options = onnxruntime.RunOptions()
-        if self._memory != "cpu":  # asynchronous, as for a pipeline of requests; `wait` waits
+        if self._memory == "cuda":  # asynchronous, as for a pipeline of requests; `wait` waits
             options.add_run_config_entry("disable_synchronize_execution_providers", "1")
         outputs = tuple(BoundOutput(binding, index) for index in range(count))
         output = outputs if count > 1 else outputs[0]
@@ -365,13 +382,13 @@ class OnnxSession(ExportedSession):
 
     def wait(self, output: Any) -> None:
         """A run on the CPU is complete when it returns."""
-        if self._memory != "cpu" and output is not None:
+        if not self._on_cpu and output is not None:
             first = output[0] if isinstance(output, tuple) else output
             first.binding.synchronize_outputs()
 
     def no_op(self) -> Callable[[], Any]:
         """ReLU of one number, in a separate session."""
-        if self._memory == "cpu":
+        if self._on_cpu:
             return super().no_op()
         import numpy as np
         import onnxruntime
@@ -395,9 +412,11 @@ class OnnxSession(ExportedSession):
         return np.asarray(output.binding.copy_outputs_to_cpu()[output.index], dtype=np.float64)
 
     def precision(self) -> dict[str, str]:
-        """Requested precision. Kernels are checked when the graph is loaded; torch's switches
-        have no effect.
+        """Requested precision; torch's switches have no effect. Kernels are checked when the graph is loaded,
+        and those of other vendors' providers by a product.
         """
+        if self._other:
+            require_precise_product(self.case_dtype, multiplied_by(self._session))
         multiply = "int8" if self.case_dtype is Dtype.INT8 else str(self.dtype).removeprefix("torch.")
         return {
             "float32_multiply": "tf32" if self.case_dtype is Dtype.TF32 else "ieee",
@@ -447,16 +466,19 @@ def _start_fault(name: str) -> str:
     majors = (
         f" (it is built for CUDA {built}, and torch includes {f'CUDA {of_torch}' if of_torch else 'none'})"
     )
-    majors = majors if built and built != of_torch else ""
+    majors = majors if name in PROVIDERS and built and built != of_torch else ""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
+    other = OTHER_PROVIDERS.get(name)
+    provider = other.name if other else PROVIDERS[name]
+    requested = (provider, other.options_for(Dtype.FLOAT16)) if other else provider
     try:
-        session = onnxruntime.InferenceSession(_relu(), options, providers=[PROVIDERS[name]])
+        session = onnxruntime.InferenceSession(_relu(), options, providers=[requested])
     except Exception as error:  # noqa: BLE001 - any error is the reason
-        return f"{PROVIDERS[name]} does not start{majors}: {str(error).splitlines()[0][:200]}"
-    if session.get_providers()[0] != PROVIDERS[name]:
-        message = f"{PROVIDERS[name]} does not start here{majors}"
-        return f"{message} (are CUDA, cuDNN, and TensorRT's libraries installed?)"
+        return f"{provider} does not start{majors}: {str(error).splitlines()[0][:200]}"
+    if session.get_providers()[0] != provider:
+        libraries = "its libraries" if other else "CUDA, cuDNN, and TensorRT's libraries"
+        return f"{provider} does not start here{majors} (are {libraries} installed?)"
     return ""
 
 

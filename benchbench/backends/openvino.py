@@ -1,4 +1,4 @@
-"""OpenVINO for models exported from torch: forward phases on the CPU."""
+"""OpenVINO for models exported from torch: forward phases on CPUs, and on Intel's GPUs and NPUs."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+from benchbench.arrays import Array, Floats
 from benchbench.backends._onnx import EXPORT_CODE, ExportedSession, ExportingBackend, require_exporter
-from benchbench.backends.base import Session
+from benchbench.backends.base import SIDE, Session, require_precise_product
 from benchbench.errors import Unsupported
 from benchbench.model.case import Cache, Dtype, Phase
-from benchbench.model.device import Device, DeviceClass, StartUp
+from benchbench.model.device import Device, DeviceClass, StartUp, kind_of
 from benchbench.model.measurement import Memory
+from benchbench.model.note import NoteKind, note
 from benchbench.model.profile import Profile
 from benchbench.traces.openvino import Counter, parse_profile
 
@@ -24,7 +26,7 @@ HINTS = {
     Dtype.BFLOAT16: "bf16",
     Dtype.FLOAT16: "f16",
 }  # values of INFERENCE_PRECISION_HINT
-OTHER_PLUGINS = {"GPU": "xpu", "NPU": "npu"}
+OTHER_PLUGINS = {"GPU": "xpu", "NPU": "npu"}  # names → kinds of devices, as torch calls Intel's GPUs
 # Precisions of nodes that the file itself quantises: OpenVINO never selects them.
 QUANTISED = ("u8", "i8")
 # `layerType` of multiplying nodes in a compiled model. Other nodes may have a higher precision.
@@ -40,7 +42,7 @@ class OpenVino(ExportingBackend):
     summary = "OpenVINO: inference on a graph exported from PyTorch"
     runtime = "OpenVINO"
     refused_modes: ClassVar[dict[str, str]] = {"eager": "OpenVINO runs whole graphs only"}
-    device_kinds = ("cpu", "gpu", "npu")
+    device_kinds = ("cpu", *OTHER_PLUGINS.values())
     dtypes = tuple(HINTS)
     distributions = ("openvino",)
     requirements = ("torch", "openvino", "onnx", "onnxscript", "numpy")
@@ -76,19 +78,32 @@ class OpenVino(ExportingBackend):
         return str(openvino.__version__).partition("-")[0]  # drops the build number and branch
 
     def devices(self) -> tuple[list[Device], dict[str, str]]:
-        """Its CPU. Intel's GPUs and NPUs are listed as not supported if their plugins find one."""
+        """Its CPU, and the GPUs and NPUs that its plugins find."""
         import openvino
 
-        kinds = {name.partition(".")[0] for name in openvino.Core().available_devices}
-        reasons: dict[str, str] = {}
-        if CPU not in kinds:
-            return [], {"cpu": "this OpenVINO has no CPU plugin", **reasons}
-        return [Device(name="cpu", device_class=DeviceClass.CPU, model="")], reasons
+        core = openvino.Core()
+        names = core.available_devices
+        devices = [Device(name="cpu", device_class=DeviceClass.CPU, model="")] if CPU in names else []
+        for plugin, kind in OTHER_PLUGINS.items():
+            found = [name for name in names if name.partition(".")[0] == plugin]  # GPU, or GPU.0 and GPU.1
+            devices += [
+                Device(
+                    name=f"{kind}:{index}",
+                    device_class=DeviceClass.ACCELERATOR,
+                    model=str(core.get_property(name, "FULL_DEVICE_NAME")),
+                )
+                for index, name in enumerate(found)
+            ]
+        return devices, {} if CPU in names else {"cpu": "this OpenVINO has no CPU plugin"}
 
     def refuses(self, device: Device, dtype: Dtype, mode: str, phase: Phase, cache: Cache = Cache.HOT) -> str:
-        """Refuse float64. Missing 16-bit kernels are only detected when a model is compiled."""
+        """Refuse float64, and float32 on NPUs. Missing 16-bit kernels are only detected when a model is
+        compiled.
+        """
         if dtype is Dtype.FLOAT64:
             return "OpenVINO computes float64 in float32"
+        if kind_of(device.name) == "npu" and dtype is not Dtype.FLOAT16:
+            return "Intel's NPUs compute in float16"
         return super().refuses(device, dtype, mode, phase, cache)
 
     def open(self, device: str, dtype: Dtype, mode: str, threads: int) -> Session:
@@ -96,7 +111,7 @@ class OpenVino(ExportingBackend):
         import torch
 
         torch.set_num_threads(threads)
-        return OpenVinoSession(dtype, threads)
+        return OpenVinoSession(dtype, threads, device)
 
     def exported_as(self, dtype: Dtype, mode: str) -> str:
         """Models in bfloat16 are not shared, since their filters are converted."""
@@ -104,11 +119,19 @@ class OpenVino(ExportingBackend):
 
 
 class OpenVinoSession(ExportedSession):
-    """CPU plugin. Its request works in the memory of torch's input and output tensors."""
+    """A plugin. Its request works in the memory of torch's input and output tensors, and returns when it is
+    done.
+    """
 
-    def __init__(self, dtype: Dtype, threads: int) -> None:
+    def __init__(self, dtype: Dtype, threads: int, device: str = "cpu") -> None:
+        """Open a device such as `cpu` or `xpu:0`."""
         super().__init__(dtype)
         self._threads = threads
+        self._name = device
+        self._on_cpu = device == "cpu"
+        self._plugin = CPU if self._on_cpu else _plugin_of(device)
+        if not self._on_cpu:
+            self.notes = (note(NoteKind.COPIES_IN_STEP),)
         self._bound_inputs: list[Any] = []
 
     def exported(self, step: Callable[..., Any], inputs: tuple[Any, ...], folder: Path) -> Path:
@@ -127,13 +150,7 @@ class OpenVinoSession(ExportedSession):
         import openvino
 
         core = openvino.Core()
-        options = {
-            "PERFORMANCE_HINT": "LATENCY",
-            "NUM_STREAMS": 1,
-            "INFERENCE_NUM_THREADS": self._threads,
-            "INFERENCE_PRECISION_HINT": HINTS[self.case_dtype],
-            "PERF_COUNT": counting,
-        }
+        options = self._options() | {"PERF_COUNT": counting}
         with self.model_file(step, inputs) as (path, _):
             try:
                 model = core.read_model(path)
@@ -142,17 +159,39 @@ class OpenVinoSession(ExportedSession):
             if model.is_dynamic():  # a file with symbolic axes
                 shapes = [list(tensor.shape) for tensor in inputs]
                 model.reshape(dict(zip(model.inputs, shapes, strict=True)))
-            compiled = core.compile_model(model, CPU, options)
+            compiled = core.compile_model(model, self._plugin, options)
         self._check_precision(compiled)
         return compiled
+
+    def _options(self) -> dict[str, Any]:
+        """Settings of the case. Threads and streams are those of the CPU's plugin."""
+        on_cpu = {"NUM_STREAMS": 1, "INFERENCE_NUM_THREADS": self._threads} if self._on_cpu else {}
+        precision = HINTS[self.case_dtype]
+        return {"PERFORMANCE_HINT": "LATENCY", **on_cpu, "INFERENCE_PRECISION_HINT": precision}
+
+    def _multiply(self, left: Array, right: Array) -> Floats:
+        """Product of two square matrices in float32, on the device."""
+        import numpy as np
+        import openvino
+        from openvino import opset13
+
+        shape, dtype = [SIDE, SIDE], np.float32
+        x = opset13.parameter(shape, dtype)
+        product = opset13.matmul(x, opset13.constant(right.astype(dtype)), False, False)
+        compiled = openvino.Core().compile_model(
+            openvino.Model([product], [x], "product"), self._plugin, self._options()
+        )
+        (result,) = compiled([left.astype(dtype)]).values()
+        return np.asarray(result, np.float64)
 
     def _check_precision(self, compiled: Any) -> None:
         """Raise Unsupported if OpenVINO ignored the hint, as on a CPU without 16-bit kernels."""
         precision = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
         message = f"OpenVINO has no kernels in {self.case_dtype}"
         if precision != HINTS[self.case_dtype]:
-            raise Unsupported(f"{message} for this CPU: it would compute in {precision}")
-        for kind, node_precision in _nodes(compiled):
+            here = "this CPU" if self._on_cpu else self._name
+            raise Unsupported(f"{message} for {here}: it would compute in {precision}")
+        for kind, node_precision in _nodes(compiled) if self._on_cpu else ():  # others name them differently
             if kind in PRODUCTS and node_precision not in (precision, *QUANTISED):
                 raise Unsupported(f"{message} for {kind} on this CPU: it would compute in {node_precision}")
 
@@ -211,14 +250,28 @@ class OpenVinoSession(ExportedSession):
         return parse_profile(before, _counters_of(request), WARM_STEPS, recording)
 
     def precision(self) -> dict[str, str]:
-        """Requested precision. Kernels are checked when the model is compiled; torch's switches have no
-        effect.
+        """Requested precision; torch's switches have no effect. Kernels of the CPU are checked when the model
+        is compiled, and those of other devices by a product.
         """
+        if not self._on_cpu:
+            require_precise_product(self.case_dtype, self._multiply)
         multiply = str(self.dtype).removeprefix("torch.")
         return {"float32_multiply": "ieee", "storage": str(self.dtype), "multiply": multiply}
 
     def peak_device(self) -> Memory:
         return Memory(bytes=None, reason="OpenVINO does not report its memory; the host's peak includes it")
+
+
+def _plugin_of(device: str) -> str:
+    """OpenVINO's name of a device such as `xpu:1`. Raises Unsupported."""
+    import openvino
+
+    kind, _, index = device.partition(":")
+    plugin = next((name for name, other in OTHER_PLUGINS.items() if other == kind), kind.upper())
+    found = [name for name in openvino.Core().available_devices if name.partition(".")[0] == plugin]
+    if int(index or 0) >= len(found):
+        raise Unsupported(f"OpenVINO has no device {device}")
+    return str(found[int(index or 0)])
 
 
 def narrow_filters(path: Path) -> None:

@@ -69,6 +69,7 @@ class NoteKind(StrEnum):
     MEASURED_ALONE = "measured_alone"
     COMPILED_LATER = "compiled_later"
     DEVICE_NOT_VERIFIED = "device_not_verified"
+    COPIES_IN_STEP = "copies_in_step"
 
 
 # Kinds that exclude a speed from rankings.
@@ -202,6 +203,7 @@ CLAUSES = {
     NoteKind.HEAT_IN_PARTS: "measured in {parts} groups: memory does not hold all cases at once",
     NoteKind.MEASURED_ALONE: "measured alone, one after another: its process does not take turns with others",
     NoteKind.DEVICE_NOT_VERIFIED: "{device} devices are not yet verified by us on this hardware",
+    NoteKind.COPIES_IN_STEP: "a step includes the copies of its inputs and outputs between host and device",
     NoteKind.WEIGHTS_AS_THEY_ARE: "weights as they are: all elements of {count} of its tensors are equal, "
     "and verification does not cover the use of such a bias of zeros or scale of ones",
 }

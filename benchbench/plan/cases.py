@@ -37,11 +37,14 @@ from benchbench.workloads.base import Workload
 # Word → kinds of devices that it selects, the first of them if several are present; other words select the
 # kind of that name. Frameworks have different names for one GPU.
 SELECTED_KINDS = {
-    "gpu": ("gpu", "cuda", ROCM, "xpu", "mps", "metal"),
+    "gpu": ("gpu", "cuda", ROCM, "xpu", "mps", "metal", "migraphx", "directml", "openvino_gpu"),
     "cuda": ("cuda", "gpu"),
-    "mps": ("mps", "metal"),
+    "mps": ("mps", "metal", "coreml"),
     "metal": ("metal", "mps"),
+    "npu": ("npu", "openvino_npu", "qnn"),
+    ROCM: (ROCM, "migraphx"),
     "tpu": ("tpu", "xla"),
+    "xpu": ("xpu", "openvino_gpu"),
     "xla": ("tpu", "xla"),
 }
 
