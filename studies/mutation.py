@@ -27,12 +27,14 @@ FILES = (
     *(f"benchbench/worker/{name}.py" for name in ("verify", "after_timing", "plausibility")),
 )
 TESTS = (
-    "acceptance", "asynchronous", "bisection", "changed_work", "check", "check_inputs", "check_rates",
-    "common_change", "common_factor", "compare", "drift", "estimates", "exporters", "float8", "gate",
-    "graphs", "heats", "history", "hours", "launch_bound", "limits", "linear_growth", "measure",
-    "metrics", "plan", "plausibility", "plausible", "ranking", "report", "roofline", "run_heat",
-    "schedule", "session_variance", "sessions", "short_names", "stats", "suite", "timed_mutants",
-    "tolerance", "variance", "whole_output",
+    "acceptance", "asynchronous", "baselines", "bisection", "changed_work", "charts", "check",
+    "check_inputs", "check_rates", "common_change", "common_factor", "compare", "conditions", "documents",
+    "drift", "estimates", "exporters", "float8", "gate", "graphs", "hardware", "heats", "history",
+    "hours", "identity", "launch_bound", "limits", "linear_growth", "measure", "metric_table", "metrics",
+    "noise", "pairs", "parallel", "plan", "plausibility", "plausible", "plots", "pricing", "profiles",
+    "questions", "ranking", "renames", "report", "roofline", "run_heat", "schedule", "session_variance",
+    "sessions", "short_names", "site", "stats", "suite", "summaries", "tags", "time_left",
+    "timed_mutants", "tolerance", "trend", "variance", "whole_output",
 )  # fmt: skip
 # Read by every process that tests start, which cannot find the settings of mutmut: nothing is recorded there.
 START = """\

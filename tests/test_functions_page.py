@@ -13,13 +13,13 @@ from tests.program import accelbench, environment
 from tests.test_architecture import ROOT
 
 PAGE = (ROOT / "docs/functions.md").read_text()
-BENCH, SCRIPT = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+BENCH, ATTENTION, SCRIPT = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 COMMANDS = [
     shlex.split(line, comments=True)[1:]
     for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
     for line in block.splitlines()
 ]
-ONE, BOTH, MODULE = COMMANDS
+ONE, BOTH, MODULE, CLAIM = COMMANDS
 
 
 @pytest.fixture
@@ -49,6 +49,16 @@ def test_a_modules_function_is_tagged(folder: Path) -> None:
     assert shortened != MODULE
     accelbench(*shortened, cwd=folder)
     assert "branch=main" in accelbench("list", "runs", cwd=folder).stdout
+
+
+@pytest.mark.real
+def test_the_claim_is_checked_with_equal_results(folder: Path) -> None:
+    (folder / "attention.py").write_text(ATTENTION)
+    low_claim = ["0.01x" if word == "1.5x" else word for word in CLAIM]
+    assert low_claim != CLAIM
+    output = accelbench(*low_claim, "--heats", "2", cwd=folder).stdout
+    assert output.startswith("confirmed: ")
+    assert "the same for 2 sets of inputs" in output
 
 
 @pytest.mark.real

@@ -22,7 +22,7 @@ MODULES = {  # module of this package → its functions
     "bisecting": ("bisect", "plan_bisect"),
     "comparisons": ("compare", "compare_profiles", "hardware", "history"),
     "environments": ("create_environment", "list_environments", "plan_environment", "remove_environments"),
-    "functions": ("measure", "measure_ab"),
+    "functions": ("check_claim", "measure", "measure_ab"),
     "machines": ("fleet",),
     "measuring": (
         *("check", "compare_ab", "devices", "doctor", "dry_run"),

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
 from benchbench.errors import UsageError, member
 from benchbench.judging import comparison as verdicts
+from benchbench.judging.claim import Claim, claimed_speedup
 from benchbench.judging.comparison import Comparison
-from benchbench.launch.functions import call_named, call_of
+from benchbench.launch.functions import call_named, call_of, model_calls, names_model
 from benchbench.machine.variables import check_passed
 from benchbench.model.function import Call
 from benchbench.model.options import (
@@ -31,6 +33,7 @@ KEYWORDS = (
     *("preset", "rounds", "timeout_s", "wait_s", "threads", "allocator", "isolation", "seed", "tags"),
 )
 DEFAULT_PRESET = "quick"
+CLAIM_HEATS = 8  # enough for an interval of a few per cent on a calm machine
 Function = str | Callable[..., Any]
 
 
@@ -95,6 +98,51 @@ def measure_ab(
         (first, second), measure_terms, results_folder(results), observer or RunObserver()
     )
     return verdicts.compare_runs(ref_run, new_run, threshold=threshold, variance=member(Variance, variance))
+
+
+@takes_keywords(only=KEYWORDS)
+def check_claim(
+    ref: Function,
+    new: Function,
+    *args: Any,
+    speedup: float | str,
+    setup: Function | None = None,
+    backend: str | None = None,
+    device: str | None = None,
+    env: Sequence[str] = (),
+    results: str | Path | None = None,
+    observer: RunObserver | None = None,
+    options: MeasureOptions | None = None,
+    **keywords: Unpack[MeasureKeywords],
+) -> Claim:
+    """Check the claim that `new` is `speedup` times as fast as `ref`, as `accelbench time --claim` does.
+
+    Both are called with equal copies of the same arguments, and their results are compared. Then they are
+    measured interleaved, by default in eight heats. `speedup`: a number, or a text such as `2x`. `ref` and
+    `new` may be the files of two torch models, `model.py`, which then have the same weights. The other
+    arguments are those of `measure_ab`. Raises UsageError, CannotWrite.
+    """
+    claimed = claimed_speedup(speedup)
+    chosen = requested_options(check_claim, (), keywords, options)
+    if chosen.preset is None and chosen.rounds is None:
+        chosen = replace(chosen, rounds=CLAIM_HEATS)
+    claim_terms = terms(chosen, DEFAULT_PRESET)
+    if isinstance(ref, str) and isinstance(new, str) and names_model(ref) and names_model(new):
+        if args or setup is not None:
+            raise UsageError("Model files have their own inputs.", "Leave out setup and arguments.")
+        calls = model_calls(ref, new)
+    else:
+        calls = (_call(ref, args, setup), _call(new, args, setup))
+    receiver = observer or RunObserver()
+    first, second = (_request(call, backend, device, env) for call in calls)
+    agreement = functions.compare_results((first, second), claim_terms, receiver)
+    ref_run, new_run = functions.measure_functions(
+        (first, second), claim_terms, results_folder(results), receiver
+    )
+    comparison = verdicts.compare_runs(
+        ref_run, new_run, threshold=verdicts.THRESHOLD, variance=Variance.SHARED
+    )
+    return Claim(speedup=claimed, agreement=agreement, comparison=comparison)
 
 
 def _request(call: Call, backend: str | None, device: str | None, env: Sequence[str]) -> FunctionRequest:

@@ -11,6 +11,7 @@ from benchbench.cli.app import MEASURE, app
 from benchbench.cli.formats import TERMINAL, FormatOption, print_document
 from benchbench.cli.options import ResultsOption, argument, measure_options, option
 from benchbench.cli.program import signals
+from benchbench.errors import UsageError
 from benchbench.model.options import MeasureOptions
 
 if TYPE_CHECKING:
@@ -54,24 +55,53 @@ def time_(
         list[str] | None,
         option("--env", text="Name of an environment variable to pass on; most are not."),
     ] = None,
+    claim: Annotated[
+        str | None,
+        option(
+            "--claim",
+            text="Check that the second function, or model file, is this many times as fast with the same "
+            "results: 2x.",
+        ),
+    ] = None,
     options: MeasureOptions,
     results: ResultsOption = Path("results"),
     format: FormatOption = TERMINAL,
 ) -> None:
     """Measure your function: each round in a new process, waiting for the result; stored as a run.
 
-    Examples: accelbench time bench.py:step; accelbench time bench.py:old bench.py:new -s inputs
+    With --claim it exits with 10 if the claim is refuted, 13 if it is undecided.
+
+    Examples: accelbench time bench.py:step; accelbench time bench.py:old bench.py:new -s inputs --claim 2x
     """
     from benchbench import api
     from benchbench.cli.live import Lines
+    from benchbench.documents.claim import EXIT_CODES, claim_document
     from benchbench.documents.comparison import comparison_document
     from benchbench.documents.plan import has_failures
     from benchbench.documents.run import report_document
     from benchbench.store.selectors import results_option
 
-    lines = Lines(results=results)
+    if claim is not None and not other:
+        raise UsageError("A claim compares two functions.", "Name both: accelbench time old new --claim 2x")
+    lines, exit_code = Lines(results=results), 0
     with signals(lines.interruption_message):
-        if other:
+        if other and claim is not None:
+            checked = api.check_claim(
+                function,
+                other,
+                speedup=claim,
+                setup=setup,
+                backend=backend,
+                device=device,
+                env=env or (),
+                results=results,
+                observer=lines,
+                options=options,
+            )
+            document: Document = claim_document(checked)
+            exit_code = EXIT_CODES[checked.verdict]
+            records = [*checked.comparison.ref.records, *checked.comparison.new.records]
+        elif other:
             comparison = api.measure_ab(
                 function,
                 other,
@@ -83,7 +113,7 @@ def time_(
                 observer=lines,
                 options=options,
             )
-            document: Document = comparison_document(comparison, comparison.verdicts)
+            document = comparison_document(comparison, comparison.verdicts)
             records = [*comparison.ref.records, *comparison.new.records]
         else:
             run = api.measure(
@@ -99,4 +129,4 @@ def time_(
             document = report_document(run, columns=COLUMNS, results_option=results_option(results))
             records = list(run.records)
     print_document(document, format)
-    raise typer.Exit(4 if has_failures(records) else 0)
+    raise typer.Exit(4 if has_failures(records) else exit_code)

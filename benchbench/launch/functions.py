@@ -28,7 +28,7 @@ from benchbench import paths
 from benchbench.errors import UnreadableInput, UsageError, kind_of, text_of
 from benchbench.format import size
 from benchbench.machine.variables import is_passed_on
-from benchbench.model.function import Call, FunctionLocation
+from benchbench.model.function import INPUTS, MODEL, Call, FunctionLocation
 from benchbench.model.user_model import EQUINOX, JAX_MODULES, MEMORY_FOLDER, classes_imported
 from benchbench.reading import read_file
 from benchbench.redaction import hide_secrets
@@ -80,6 +80,37 @@ def call_named(text: str, setup: str = "") -> Call:
         search_path=(paths.working_folder(),),
         folder=paths.working_folder(),
     )
+
+
+def model_calls(first: str, second: str) -> tuple[Call, Call]:
+    """The calls of the torch models in two files, `model.py` or `model.py:Name`, on the first one's inputs.
+
+    Nothing is imported. Raises UsageError if a file does not exist.
+    """
+    models = [_model_location(text) for text in (first, second)]
+    inputs = dataclasses.replace(models[0], part=INPUTS)
+    first_call, second_call = (
+        Call(
+            function=model,
+            setup=inputs,
+            search_path=(paths.working_folder(),),
+            folder=paths.working_folder(),
+        )
+        for model in models
+    )
+    return first_call, second_call
+
+
+def names_model(text: str) -> bool:
+    """True for a Python file without the name of a function."""
+    return text.endswith(".py")
+
+
+def _model_location(text: str) -> FunctionLocation:
+    if not os.path.isfile(text):
+        raise UsageError(f"There is no file {text!r}.", "Write it as model.py, or as file.py:function.")
+    path = paths.absolute(text)
+    return FunctionLocation(name=shown_path(path), path=str(path), part=MODEL)
 
 
 def _parse(text: str) -> FunctionLocation:

@@ -218,6 +218,18 @@ class WorkerPool:
         job = {"kind": "look", "call": message_of_call(call), "backend": backend, "device": device}
         return worker.run(job, self._settings.timeout_s, call.files, fork=True)
 
+    def compare_calls(self, first: Call, second: Call) -> Answer:
+        """Call two functions with the first one's arguments, in one process, and compare their results."""
+        worker = self._workers.live_worker(Template(PYTHON))
+        pickled = second.function.pickled and f"second.{second.function.pickled}"
+        function = dataclasses.replace(second.function, pickled=pickled)
+        files = dict(first.files)
+        if pickled:
+            files[pickled] = second.files[second.function.pickled]
+        other = dataclasses.replace(second, function=function)
+        job = {"kind": "agree", "first": message_of_call(first), "second": message_of_call(other)}
+        return worker.run(job, self._settings.timeout_s, files, fork=True)
+
     def _run_isolated(self, case: Case, job: Message, files: Files | None) -> tuple[Answer, str]:
         isolation = self._settings.isolation
         if isolation is Isolation.SPAWN:

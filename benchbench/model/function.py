@@ -10,13 +10,15 @@ from dataclasses import dataclass, field, replace
 
 PYTHON = "python"  # backend that does not wait for a device
 FUNCTIONS = "functions"  # suite name of cases that call a user's function
+MODEL, INPUTS = "model", "inputs"  # parts of a user's model file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionLocation:
     """Location of a function: `qualname` in a module or Python file, or pickled in a file of the job.
 
-    `name` is used in messages and as the workload of the case.
+    `name` is used in messages and as the workload of the case. `part`: instead, the torch module in a file as
+    a function, or the function that returns its inputs (MODEL, INPUTS).
     """
 
     name: str
@@ -24,6 +26,7 @@ class FunctionLocation:
     path: str = ""
     qualname: str = ""
     pickled: str = ""
+    part: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,3 +47,15 @@ class Call:
     def renamed(self, name: str) -> Call:
         """The same call under another name."""
         return replace(self, function=replace(self.function, name=name))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agreement:
+    """Whether two functions return the same for equal inputs; None if that could not be examined.
+
+    `inputs`: number of different inputs that were compared.
+    """
+
+    equal: bool | None
+    reason: str
+    inputs: int = 0

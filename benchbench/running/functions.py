@@ -24,7 +24,7 @@ from benchbench.launch.transport import Answer
 from benchbench.machine.variables import worker_environment
 from benchbench.model.case import Case, Status
 from benchbench.model.device import Probe, Target
-from benchbench.model.function import FUNCTIONS, PYTHON, Call
+from benchbench.model.function import FUNCTIONS, PYTHON, Agreement, Call
 from benchbench.model.run import Partner, Run, RunInfo
 from benchbench.plan.cases import Plan
 from benchbench.registry import DRAWN
@@ -79,6 +79,27 @@ def measure_functions(
             [dataclasses.replace(a, partner=partner_of_a), dataclasses.replace(b, partner=partner_of_b)]
         )
     return runs.read_run(results / runs.RUNS / a.id), runs.read_run(results / runs.RUNS / b.id)
+
+
+def compare_results(
+    requests: tuple[FunctionRequest, FunctionRequest], terms: Terms, observer: RunObserver
+) -> Agreement:
+    """Call both functions with the same inputs and compare their results. Raises UsageError."""
+    observer.stage("comparing the results")
+    first, second = requests
+    python = Target(name=PYTHON, backend=PYTHON, python=sys.executable)
+    with WorkerPool([python], terms.settings, sys.executable, first.code) as pool:
+        answer = pool.compare_calls(first.call, second.call)
+    if answer.reply is None:
+        return Agreement(equal=None, reason=answer.message or "the process ended")
+    if "agreement" in answer.reply:
+        try:
+            return msgspec.convert(answer.reply["agreement"], Agreement)
+        except msgspec.ValidationError as error:
+            raise UnreadableInput(f"The worker's answer cannot be read: {error}.") from error
+    if "refused" in answer.reply:
+        raise UsageError(str(answer.reply["refused"]), str(answer.reply.get("hint", "")))
+    return Agreement(equal=None, reason=str(answer.outcome.get("message", "the functions cannot be called")))
 
 
 @contextmanager

@@ -17,20 +17,31 @@ from time import perf_counter
 from types import ModuleType
 from typing import Any
 
+from benchbench import paths
 from benchbench.backends._results import parts_of
 from benchbench.backends.base import Attached, Backend, HostTimer, backend_class
 from benchbench.errors import UsageError, unknown
 from benchbench.machine.kernel import cpu_seconds, peak_host, reset_host_peak
 from benchbench.model.device import Device, device_notes
-from benchbench.model.function import PYTHON
+from benchbench.model.function import MODEL, PYTHON
 from benchbench.model.measurement import CALL, Measurement
 from benchbench.model.note import Note, NoteKind, note
 from benchbench.model.run import Policy
+from benchbench.model.user_model import ModelSpec
 from benchbench.timing.sampling import Turns, measure_steps
+
+Message = dict[str, Any]
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def bind_function(call: Message, folder: Path) -> Callable[[], Any]:
-    """Import the function, call its setup, and return it with its arguments bound.
+    """Import the function, call its setup, and return it with its arguments bound; see `bound_call`."""
+    function, (positional, keywords) = bound_call(call, folder)
+    return partial(function, *positional, **keywords) if positional or keywords else function
+
+
+def bound_call(call: Message, folder: Path) -> tuple[Callable[..., Any], Arguments]:
+    """Import the function and call its setup. Returns the function and its arguments.
 
     `folder` contains the pickled objects. Raises UsageError if the function does not exist, and any exception
     of its module or setup.
@@ -45,13 +56,15 @@ def bind_function(call: Message, folder: Path) -> Callable[[], Any]:
     if setup_result is None:
         setup_result = ()
     if isinstance(setup_result, Mapping):
-        return partial(function, *arguments, **setup_result)
+        return function, (arguments, dict(setup_result))
     arguments = (*arguments, *(setup_result if isinstance(setup_result, tuple) else (setup_result,)))
-    return partial(function, *arguments) if arguments else function
+    return function, (arguments, {})
 
 
 def _load_function(source: Message, folder: Path) -> Callable[..., Any]:
     """Load a function from its description. Raises UsageError if it is missing or not callable."""
+    if source["part"]:
+        return _load_model_part(source)
     if source["pickled"]:
         function = _unpickle(folder / source["pickled"])
     else:
@@ -60,6 +73,36 @@ def _load_function(source: Message, folder: Path) -> Callable[..., Any]:
     if not callable(function):
         raise UsageError(f"{source['name']} is not a function but a {type(function).__name__}.")
     return function  # type: ignore[no-any-return]
+
+
+class ModelCall:
+    """A torch module in evaluation mode as a function that computes no gradients."""
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+
+    def __call__(self, *positional: Any, **keywords: Any) -> Any:
+        import torch
+
+        with torch.no_grad():
+            return self.module(*positional, **keywords)
+
+
+def _load_model_part(source: Message) -> Callable[..., Any]:
+    """The model in a user's file as a function, or a function that returns its inputs.
+
+    Raises ModelMistake.
+    """
+    from benchbench.worker.user_models import torch_module
+
+    spec = ModelSpec(folder=paths.working_folder(), file=source["path"], attribute=source["qualname"])
+    sizes = torch_module.load(spec).sizes
+    module = torch_module.build(spec, sizes)
+    if source["part"] == MODEL:
+        return ModelCall(module)
+    inputs = torch_module.example_inputs(spec, sizes, module, 0)
+    positional, keywords = torch_module.arguments_like(inputs)(torch_module.named_tensors(inputs))
+    return lambda: keywords or positional
 
 
 def _unpickle(path: Path) -> Any:
@@ -112,7 +155,6 @@ def _attribute(module: ModuleType, qualname: str, location: str) -> Any:
     return value
 
 
-Message = dict[str, Any]
 FRAMEWORKS = {
     "torch": "torch",
     "jax": "jax",

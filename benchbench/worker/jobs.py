@@ -26,6 +26,7 @@ from benchbench.timing.sampling import Turns
 from benchbench.traces import xla
 from benchbench.traces.spans import Recording, Unread
 from benchbench.worker import random_cache, verify
+from benchbench.worker.agreement import compare_calls
 from benchbench.worker.call import inspect_call, measure_call_job
 from benchbench.worker.case import measure_case
 from benchbench.worker.causes import last_lines, one_line
@@ -406,6 +407,7 @@ ANSWERS: dict[str, Callable[[Backend, Message], Message]] = {  # by kind of job
     "read": read_trace_job,
     "spin": spin.measure_spin,
     "look": inspect_call,
+    "agree": compare_calls,
 }
 TIMED: dict[str, Callable[[Backend, Message, Turns | None], Message]] = {  # jobs that may be timed in turns
     "measure": measure_job,
