@@ -1,6 +1,8 @@
 """HTML pages: marks match the measurements, hostile text has no effect, and no script is needed."""
 
+import base64
 import gzip
+import hashlib
 import html
 import json
 import math
@@ -125,9 +127,10 @@ def test_page_and_data_have_the_same_verdicts_and_open_works_are_not_green(seed:
     report = report_document(random_run(works=5, seed=seed))
     marks_by_row = read_back(sections(page(report))["Fastest per work"])
     overview = report.overview[0]
+    answers = dict(zip((work["work"] for work in report.data["works"]), report.answer[1:], strict=True))
     for work, row, marks in zip(report.data["works"], overview.rows, marks_by_row, strict=True):
-        answer = row[1]
-        assert answer
+        assert str(row[0]) == work["work"]
+        answer = answers[work["work"]]
         assert (answer.tone is Tone.GOOD) == (work["standing"] == "won")
         assert marks[0][1] == (work["standing"] != "won")
         rivals = [rival for rival in work["rivals"] if rival["ratio"]]
@@ -135,8 +138,9 @@ def test_page_and_data_have_the_same_verdicts_and_open_works_are_not_green(seed:
         for (value, hollow), rival in zip(marks[1:], rivals, strict=True):
             assert abs(math.log(value / rival["ratio"])) < 0.02
             assert hollow != rival["slower"]
-        assert str(answer) == work["answer"]
-        assert str(answer).startswith(f"{work['winner']},") or work["standing"] != "won"
+        sentence = str(answer).partition(": ")[2]
+        assert sentence == work["answer"]
+        assert sentence.startswith(f"{work['winner']},") or work["standing"] != "won"
 
 
 @pytest.mark.real
@@ -212,6 +216,26 @@ def test_system_themes_equal_the_selectable_themes() -> None:
     style = Path(exporters.__file__).with_name("page.css").read_text()
     light, dark, *selectable = re.findall("--ink:[^}]*", style)
     assert [light, dark] == selectable
+
+
+def test_a_page_allows_only_its_own_style_and_script() -> None:
+    text = page(report_document(random_run()))
+    (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
+    assert policy.startswith("default-src 'none'; ")
+    for tag in ("style", "script"):
+        (content,) = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}';" in policy
+    assert not re.search(r' (style|on\w+)="', text)  # the policy forbids them
+
+
+def test_more_works_than_the_answer_lists_have_their_answers_in_the_overview() -> None:
+    report = report_document(random_run(works=14))
+    (answers,) = {column.name for column in report.overview[0].columns} & {"answer"}
+    assert answers
+    assert "answer" not in {
+        column.name for column in report_document(random_run(works=5)).overview[0].columns
+    }
 
 
 def test_a_page_loads_no_other_resource() -> None:

@@ -142,14 +142,19 @@ RULER = "times as long as the fastest"
 STATUS_TONES = {Status.OK: Tone.GOOD, Status.UNSUPPORTED: Tone.PLAIN, Status.SKIPPED: Tone.PLAIN}
 
 
-def overview(works: Sequence[Work], rows: Sequence[Row]) -> tuple[Table, ...]:
-    """Tables of the fastest alternative of each work, and of the outcomes for each target and device."""
+def overview(works: Sequence[Work], rows: Sequence[Row], answers: Sequence[Cell] = ()) -> tuple[Table, ...]:
+    """Tables of the fastest alternative of each work, and of the outcomes for each target and device.
+
+    The first has a column of answers unless `answers`, which the page shows above it, contain all.
+    """
     compared = [work for work in works if work.verdict.compared_rivals]
-    fastest = [table([_fastest_row(work) for work in compared], title=FASTEST)] if compared else []
-    return (*fastest, _coverage_table(rows))
+    shown = "\n".join(map(str, answers))
+    answered = all(str(answer(work.verdict)) in shown for work in compared)
+    lines = [_fastest_row(work, answered=answered) for work in compared]
+    return (*([table(lines, title=FASTEST)] if lines else []), _coverage_table(rows))
 
 
-def _fastest_row(work: Work) -> dict[str, Cell]:
+def _fastest_row(work: Work, *, answered: bool) -> dict[str, Cell]:
     verdict = work.verdict
     labels = dict(zip((row.case.id for row in work.rows), work.names, strict=True))
     assert verdict.fastest
@@ -160,7 +165,7 @@ def _fastest_row(work: Work) -> dict[str, Cell]:
     ratios = [part for mark in marks for part in _ratio_parts(mark, sure=is_tied or not mark.is_undecided)]
     return {
         "work": Cell((work.title,)),
-        "answer": answer(verdict),
+        **({} if answered else {"answer": answer(verdict)}),
         RULER: Cell((Spread(tuple(marks), "×"),)),
         "ratios": Cell(tuple(ratios[1:])),
     }

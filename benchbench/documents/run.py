@@ -112,7 +112,7 @@ def report_document(
         summary_line="" if answer else _summary_without_rivals(visible_rows),
         answer=tuple(answer),
         cautions=tuple(_cautions(view, results_option)),
-        overview=overview(judged_works, rows),
+        overview=overview(judged_works, rows, answer),
         facts=tuple(_facts(view, results_option)),
         tables=tables,
         plots=run_plots(view, ranked, scaling_panels(scaled)),

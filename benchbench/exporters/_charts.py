@@ -31,7 +31,7 @@ ROOM = 0.08  # free share of the axis beyond the outermost values
 MAX_NAMES = 8  # labelled points of a history
 MAX_NAME_LENGTH = 16  # characters
 ROOFS = ("", ' stroke-dasharray="6,3"')  # measured ceilings, and those of the datasheet
-MARK = 5.0  # radius of a mark, in pixels
+MARK = 7.0  # radius of a mark, in pixels
 RING = 8.0  # radius of the ring at the knee of a line, in pixels
 DASHES = ("", "6,3", "2,2", "8,3,2,3")  # patterns for several lines of one backend
 
@@ -94,10 +94,10 @@ def legend(panel: Panel) -> list[tuple[str, str]]:
 
 def _key(backend: str, dashes: str) -> str:
     """Sample of a line, with its backend's mark."""
-    mark = mark_path(backend, "16,6", is_undecided=False) if backend else ""
-    line = f'<path fill="none" stroke-width="1.5"{dashes} d="M0,6H32"/>'
+    mark = mark_path(backend, "16,8", is_undecided=False) if backend else ""
+    line = f'<path fill="none" stroke-width="1.5"{dashes} d="M0,8H32"/>'
     paint = f'<g stroke="{shade_of(backend) if backend else "currentColor"}">{line}{mark}</g>'
-    return f'<svg width="32" height="12" viewBox="0 0 32 12" aria-hidden="true">{paint}</svg>'
+    return f'<svg width="32" height="16" viewBox="0 0 32 16" aria-hidden="true">{paint}</svg>'
 
 
 def _with_dashes(sweeps: Sequence[Sweep]) -> Iterator[tuple[Sweep, str]]:

@@ -22,7 +22,7 @@ from benchbench.stats import median, quantile
 WIDTH = 300.0  # pixels of a drawing
 EDGE = 24.0  # pixels on both sides of the ruler, for marks and labels at its ends
 LETTER = 6.0  # approximate width of a letter of a tick, in pixels
-LINE = 12.0  # pixels between marks, and from the edge to the first mark
+LINE = 17.0  # pixels between marks, and from the edge to the first mark
 LANE = 6.0  # pixels between processes
 MAX_LANES = 12  # processes that are drawn; more would be unreadable
 CLIPPED = 2.0  # intervals are cut off at this multiple of the values: two processes can give any length
@@ -30,13 +30,13 @@ MIN_SPAN = 1.1  # smallest ratio of a ruler's ends, so that noise of one per cen
 PLAIN = "#808080"  # colour of marks without a backend
 NAMED = ("torch", "tensorflow", "jax", "onnxruntime", "torch_xla", "openvino", "fake")
 SHAPES = (
-    "M-4,0a4,4 0 1,0 8,0a4,4 0 1,0 -8,0z",
-    "M-3.5,-3.5h7v7h-7z",
-    "M0,-5L5,0L0,5L-5,0z",
-    "M0,-4.5L4.5,3.5H-4.5z",
-    "M0,4.5L4.5,-3.5H-4.5z",
-    "M-1.5,-4.5h3v3h3v3h-3v3h-3v-3h-3v-3h3z",
-    "M-4.5,-1.5L0,-5L4.5,-1.5L3,4H-3z",
+    "M-5.5,0a5.5,5.5 0 1,0 11,0a5.5,5.5 0 1,0 -11,0z",
+    "M-5,-5h10v10h-10z",
+    "M0,-7L7,0L0,7L-7,0z",
+    "M0,-6.5L6.5,5H-6.5z",
+    "M0,6.5L6.5,-5H-6.5z",
+    "M-2,-6h4v4h4v4h-4v4h-4v-4h-4v-4h4z",
+    "M-6.5,-2L0,-7L6.5,-2L4,5.5H-4z",
 )
 
 
@@ -122,8 +122,8 @@ def shade_of(backend: str) -> str:
 
 def symbol(backend: str) -> str:
     """Mark of a backend, for a legend."""
-    mark = f'<path fill="{shade_of(backend)}" transform="translate(6,6)" d="{shape_of(backend)}"/>'
-    return f'<svg width="12" height="12" viewBox="0 0 12 12" aria-hidden="true">{mark}</svg>'
+    mark = f'<path fill="{shade_of(backend)}" transform="translate(8,8)" d="{shape_of(backend)}"/>'
+    return f'<svg width="16" height="16" viewBox="0 0 16 16" aria-hidden="true">{mark}</svg>'
 
 
 def _svg(parts: Iterable[str], height: float, label: str) -> str:

@@ -27,7 +27,9 @@ def log_ticks(low: float, high: float) -> list[float]:
     for ticks in enough if high > NARROW * low else []:
         if ticks[0] <= low * NEARLY and ticks[-1] * NEARLY >= high:
             return _thinned(ticks)
-    return _thinned(enough[0]) if enough and high > NARROW * low else even_ticks(low, high)
+    evenly = even_ticks(low, high)
+    covered = evenly[0] <= low * NEARLY and evenly[-1] * NEARLY >= high
+    return evenly if covered or high <= NARROW * low or not enough else _thinned(enough[0])
 
 
 def _log_candidates(low: float, high: float, steps: Sequence[float]) -> list[float]:

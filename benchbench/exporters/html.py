@@ -6,8 +6,10 @@ The page is complete without its script and styles, which some viewers forbid, a
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from hashlib import sha256
 from html import escape
 from importlib.resources import files
 from typing import ClassVar
@@ -32,6 +34,7 @@ from benchbench.exporters._drawing import Ruler, axis, drawing, ruler_of, symbol
 from benchbench.exporters._text import EMPTY, html_text
 from benchbench.exporters.base import Exporter
 
+OWN_FILES = "'self' file:"  # sources of the style and script of a site; a page on a disk has no origin
 PARTS = ("page.css", "page.js")  # in this folder
 Links = Mapping[str, str]
 NO_LINKS: Links = {}
@@ -64,28 +67,43 @@ class Html(Exporter):
         if self._assets is None:
             style, script = ((files("benchbench.exporters") / name).read_text("utf-8") for name in PARTS)
             head, end = f"<style>{style}</style>", f"<script>{script}</script>"
+            head = _policy(_hash_source(style), _hash_source(script)) + head
         else:
             style, script = (f"{escape(self._assets)}{name}" for name in PARTS)
             head, end = f'<link rel="stylesheet" href="{style}">', f'<script src="{script}"></script>'
+            head = _policy(OWN_FILES, OWN_FILES) + head
         if self._feed:
             head += f'<link rel="alternate" type="application/atom+xml" href="{escape(self._feed)}">'
         return {f"{document.name}.html": _page(document, self._links, head, end).encode()}
+
+
+def _policy(styles: str, scripts: str) -> str:
+    """Content-Security-Policy of a page: nothing is loaded but its own style and script."""
+    policy = (
+        f"default-src 'none'; style-src {styles}; script-src {scripts}; base-uri 'none'; form-action 'none'"
+    )
+    return f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+
+
+def _hash_source(text: str) -> str:
+    """Source expression that allows exactly this text (CSP level 2)."""
+    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
 
 
 def _page(document: Document, links: Links, head: str, end: str) -> str:
     """Finding, cautions, overview, tables, charts, and how it was measured."""
     finding = html_text(document.summary)
     notes = _Links(document, links)
-    answers = [_cell(item, notes) for item in document.answer if str(item) != document.summary]
     facts = [item for item in document.facts if item not in document.cautions]
     level = "h3" if document.overview else "h2"
     tables = [_section(table, f"t{number}", level, notes) for number, table in enumerate(document.tables)]
     body = [
         notes.above(),
-        f'<header><p class="soft">{html_text(document.title)}</p><h1>{finding}</h1>{_list(answers)}</header>',
+        f"<header>{_top_line(document.title)}<h1>{finding}</h1>{_answers(document, notes)}</header>",
         _cautions(document.cautions),
         _tools(_backends(document)),
         *(_section(table, f"o{number}", "h2", notes) for number, table in enumerate(document.overview)),
+        *(["<h2>Details of each work</h2>"] if document.overview and tables else []),
         *tables,
         *_charts(document),
         _titled_list("How to read it", [*notes.texts(), *map(html_text, _reading(document))]),
@@ -100,6 +118,25 @@ def _page(document: Document, links: Links, head: str, end: str) -> str:
         + "\n".join(filter(None, body))
         + f"\n</main>\n{end}\n</body></html>\n"
     )
+
+
+def _top_line(title: str) -> str:
+    """The title, and the switch of the theme, which the script makes visible."""
+    switch = '<button id="theme" hidden aria-label="Light or dark" title="Light or dark">◐</button>'
+    return f'<div class="top"><p class="soft">{html_text(title)}</p>{switch}</div>'
+
+
+def _answers(document: Document, notes: _Links) -> str:
+    """List of the answers: the name of the work, then the sentence on it."""
+    items = []
+    for cell in document.answer:
+        work, separator, sentence = str(cell).partition(": ")
+        if str(cell) == document.summary:
+            continue
+        text = f"<b>{html_text(work)}:</b> {html_text(sentence)}" if separator else notes.linked(work)
+        tone = "" if cell.tone is Tone.PLAIN else f' class="{cell.tone}"'
+        items.append(f"<li{tone}>{text}{notes.marks(cell)}</li>")
+    return f'<ul class="answers">{"".join(items)}</ul>' if items else ""
 
 
 def fragment(document: Document) -> str:
@@ -177,10 +214,7 @@ def _tools(backends: Sequence[str]) -> str:
         f"{symbol(name)} {html_text(name)}</button>"
         for name in backends
     )
-    return (
-        '<div class="tools" hidden><label for="q">Filter</label><input id="q" type="search">'
-        f'{picks}<button id="theme">Light or dark</button></div>'
-    )
+    return f'<div class="tools" hidden><label for="q">Filter</label><input id="q" type="search">{picks}</div>'
 
 
 def _section(table: Table, key: str, level: str, notes: _Links) -> str:

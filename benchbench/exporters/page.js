@@ -3,7 +3,7 @@
   const all = (what, from = document) => [...from.querySelectorAll(what)];
   const state = new URLSearchParams(location.hash.startsWith("#?") ? location.hash.slice(2) : "");
   const tools = document.querySelector(".tools"), search = document.getElementById("q");
-  tools.hidden = false;
+  tools.hidden = document.getElementById("theme").hidden = false;
   const keep = (name, value) => {
     value ? state.set(name, value) : state.delete(name);
     history.replaceState(null, "", String(state) ? "#?" + state : location.pathname + location.search);
