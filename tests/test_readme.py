@@ -39,7 +39,7 @@ def examples() -> list[str]:
 
 
 def test_one_line_installs_with_constraints_into_a_new_environment() -> None:
-    for marker in ("install", "test"):
+    for marker in ("light", "install", "test"):
         assert "\n" not in block(marker)
         assert "python3 -m venv" in block(marker)
         assert "-c constraints.txt" in block(marker)
