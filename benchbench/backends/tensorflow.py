@@ -19,11 +19,12 @@ from benchbench.backends.base import (
     PrecisionMismatch,
     Session,
     host_cache_bytes,
+    require_precise_product,
 )
 from benchbench.errors import Unsupported
 from benchbench.machine.peaks import LARGEST_CACHE
 from benchbench.model.case import AMP, Cache, Dtype, Phase
-from benchbench.model.device import ROCM, Device, DeviceClass, StartUp, kind_of
+from benchbench.model.device import ROCM, Device, DeviceClass, StartUp, is_verified, kind_of
 from benchbench.model.measurement import Memory
 from benchbench.model.placement import Spread, Strategy, World
 from benchbench.model.profile import Profile
@@ -210,6 +211,7 @@ class TensorFlowSession(Session):
         """Open a device such as `cpu` or `gpu:0`."""
         import tensorflow as tf
 
+        self._name, self._dtype = device, dtype
         self.device = _placement(device)
         self._precision_mode = TENSORRT_PRECISION.get(dtype)
         self.dtype = tf.float32 if mode == "tensorrt" else tf.as_dtype(dtype.storage.value)
@@ -343,14 +345,25 @@ class TensorFlowSession(Session):
         return np.asarray(output.numpy(), dtype=np.float64)
 
     def precision(self) -> dict[str, str]:
-        """Read the switch for matrix products and convolutions."""
+        """Read the switch for matrix products and convolutions, and on devices that are not verified the
+        precision of a product.
+        """
         import tensorflow as tf
 
         enabled = bool(tf.config.experimental.tensor_float_32_execution_enabled())
         if enabled != self._tf32:
             raise PrecisionMismatch(f"requested TF32 {self._tf32}, TensorFlow reports {enabled}")
+        if not is_verified(self._name):
+            require_precise_product(self._dtype, self._multiply)
         precision = {"float32_multiply": "tf32" if enabled else "ieee", "storage": self.dtype.name}
         return precision | ({"multiply": self.compute.name} if self.compute else {})
+
+    def _multiply(self, left: Array, right: Array) -> Floats:
+        """Product of two matrices in the session's dtype, on the device."""
+        import tensorflow as tf
+
+        with tf.device(self.device):
+            return self.fetch(tf.matmul(self.put(left), self.put(right)))
 
     def no_op(self) -> Callable[[], Any]:
         """Add two numbers in a function, whose calls start like XLA's."""

@@ -8,7 +8,6 @@ import signal
 import socket
 import stat
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -30,12 +29,15 @@ from benchbench.launch.transport import (
 )
 from benchbench.machine.environment import oom_kills
 from benchbench.machine.kernel import (
+    LINUX,
     ProcessEnd,
+    allowed_cpus,
     cpus_for,
     is_group_alive,
     is_group_stopped,
     is_stopped,
     process_tree,
+    used_cpu_s,
 )
 
 GRACE_S = 5.0  # between SIGTERM and SIGKILL, or the job's time limit if that is shorter
@@ -44,7 +46,6 @@ STOP_TIMEOUT_S = 2.0  # to wait until all threads of a job are stopped
 STOP_POLL_S = 0.0002
 POLL_S = 0.1  # between checks whether a job's process is alive
 MAX_FILE_BYTES = 2**30  # all output files of a job together; the traces of a profile take some 100 MiB
-LINUX = sys.platform == "linux"
 
 
 class _Exit(msgspec.Struct, forbid_unknown_fields=True):
@@ -200,9 +201,7 @@ class LocalWorker(Worker):
 
     def _affinity(self) -> list[int] | None:
         """The CPUs that a job may use; None for all, if it has at least as many threads."""
-        if not hasattr(os, "sched_getaffinity"):
-            return None
-        if self._threads >= len(os.sched_getaffinity(0)):
+        if self._threads >= len(allowed_cpus()):
             return None
         return list(cpus_for(self._threads, Path("/")))
 
@@ -429,11 +428,8 @@ def describe_exit(code: int) -> str:
 
 def _has_worked(pid: int) -> bool:
     """True if the process used more than a second of CPU time; a deadlock after the fork uses less."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return True
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") > 1.0
+    used_s = used_cpu_s(pid)
+    return used_s is None or used_s > 1.0
 
 
 class JobFolder:

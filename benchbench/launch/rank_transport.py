@@ -34,6 +34,7 @@ from benchbench.launch.transport import (
     Message,
     Worker,
 )
+from benchbench.machine.kernel import allowed_cpus
 from benchbench.machine.sampler import Sampler, TurnSampler
 from benchbench.meeting import (
     CONNECT_TIMEOUT_S,
@@ -372,7 +373,7 @@ def this_member(launch: Launch) -> GroupMember:
     return GroupMember(
         rank=launch.rank,
         host=socket.gethostname(),
-        cores=tuple(sorted(os.sched_getaffinity(0))),
+        cores=allowed_cpus(),
         version=f"accelbench {__version__}, Python {platform.python_version()}",
         gpus=os.environ.get("CUDA_VISIBLE_DEVICES", ""),
     )

@@ -18,6 +18,7 @@ import shlex
 import shutil
 import socket
 import subprocess
+import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -171,7 +172,18 @@ def _cpu(cpuinfo: str) -> str:
     parts = _values(cpuinfo, "CPU implementer")[:1] + _values(cpuinfo, "CPU part")[:1]
     if len(parts) == 2:
         return f"Arm implementer {parts[0]} part {parts[1]}"
-    return platform.processor() or platform.machine()
+    return _cpu_of_macos() or platform.processor() or platform.machine()
+
+
+def _cpu_of_macos() -> str:
+    """Name of the CPU from sysctl(8), such as `Apple M3 Max`; empty on other systems."""
+    if sys.platform != MACOS:
+        return ""
+    command = ["sysctl", "-n", "machdep.cpu.brand_string"]
+    with suppress(OSError, subprocess.SubprocessError):
+        answer = subprocess.run(command, capture_output=True, timeout=QUERY_TIMEOUT_S, check=True)
+        return answer.stdout.decode(errors="replace").strip()
+    return ""
 
 
 def _cores(root: Path, cpuinfo: str) -> int:
@@ -314,5 +326,6 @@ def limits(platform: str) -> str:
     name = "macOS" if platform == MACOS else platform
     return (
         f"{name} is not tested: cases are timed and verified as on Linux, but telemetry and peaks of host "
-        "memory are missing, threads are not pinned, and processes that a case leaves behind may stay"
+        "memory are missing, threads are not pinned, each case imports its framework again, and processes "
+        "that a case leaves behind may stay"
     )

@@ -1,13 +1,18 @@
-"""Numbers from /proc and /sys of Linux. `root` contains both; None means that a value is not available.
+"""Services of Linux: numbers from /proc and /sys, prctl and CPU affinity. Other modules use them from here.
+
+`root` contains proc and sys; None means that a value is not available. Other systems have fallbacks.
 
 Standard library only, since workers under foreign interpreters import this module.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import select
+import sys
+import threading
 from collections.abc import Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,6 +24,8 @@ from benchbench import paths
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Memory
 
+LINUX = sys.platform == "linux"
+CAN_FORK = sys.platform != "darwin"  # libraries of macOS do not work in a fork: fork(2) there
 CPUS = "sys/devices/system/cpu"
 GOOGLE = "0x1ae0"  # PCI vendor id
 TPUS = ("0x0027", "0x005e", "0x0062", "0x0063", "0x006f", "0x0076", "0x0083", "0x007c")  # v2, v3 … v8
@@ -82,6 +89,18 @@ def allowed_cpus() -> tuple[int, ...]:
     if hasattr(os, "sched_getaffinity"):
         return tuple(sorted(os.sched_getaffinity(0)))
     return tuple(range(os.cpu_count() or 1))
+
+
+def use_cpus(cpus: Sequence[int]) -> None:
+    """Run this process on these CPUs only, where the system can."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, cpus)
+
+
+def set_process_option(option: int, value: int) -> None:
+    """Call prctl(2) on Linux; do nothing on other systems."""
+    if LINUX:
+        ctypes.CDLL(None, use_errno=True).prctl(option, value)
 
 
 def cpus_for(threads: int, root: Path) -> tuple[int, ...]:
@@ -190,6 +209,28 @@ def process_tree(pid: int, proc: Path = PROC) -> set[int]:
             tree |= children
             pending += children
     return tree
+
+
+def child_ids(parent: int, proc: Path = PROC) -> set[int]:
+    """Ids of the processes that `parent` started, including zombies; empty without /proc."""
+    return {int(path.name) for path in proc.glob("[0-9]*") if _parent_of(path) == parent}
+
+
+def _parent_of(process: Path) -> int | None:
+    """Parent of the process with this folder in /proc; None if the process is gone."""
+    fields = read_text(process / "stat").rpartition(")")[2].split()
+    return int(fields[1]) if len(fields) > 1 else None
+
+
+def used_cpu_s(pid: int, proc: Path = PROC) -> float | None:
+    """CPU seconds of a process; None without /proc."""
+    fields = read_text(proc / f"{pid}/stat").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if len(fields) > 12 else None
+
+
+def thread_count(proc: Path = PROC) -> int:
+    """Number of threads of this process; on Linux this includes the threads of libraries."""
+    return len([*(proc / "self/task").glob("*")]) or threading.active_count()
 
 
 def is_stopped(pid: int, proc: Path = PROC) -> bool:
@@ -431,6 +472,9 @@ def _descendants_s(pid: int, proc: Path) -> Iterator[float]:
 
 
 def _has_children() -> bool:
+    """False if this process has none; True if it has some or the system cannot tell (macOS)."""
+    if not hasattr(os, "waitid"):
+        return True
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:

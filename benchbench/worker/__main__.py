@@ -1,5 +1,7 @@
 """A template process that imports one framework and forks a process per job, below a supervisor.
 
+On macOS, whose libraries do not work in a fork, it starts a fresh process per job instead (spawned.py).
+
 Run as `python -m benchbench.worker BACKEND DESCRIPTOR PARENT`. Messages are JSON lines on the descriptor;
 standard output belongs to the frameworks. It runs under foreign interpreters, so it imports only the standard
 library, NumPy and the framework.
@@ -25,10 +27,10 @@ from typing import NoReturn, Self
 
 from benchbench import registry
 from benchbench.backends.base import Backend, backend_class
+from benchbench.machine.kernel import CAN_FORK, LINUX
 from benchbench.model.case import Phase, Status
 from benchbench.worker.causes import one_line
 from benchbench.worker.children import (
-    LINUX,
     adopt_orphans,
     children,
     die_with_parent,
@@ -40,6 +42,7 @@ from benchbench.worker.program import Message
 from benchbench.worker.turns import ParentTurns
 
 DESCRIPTORS = {True: 2, False: 1}  # files sent with a job, by whether it is forked: socket and log, or socket
+JOB_SOCKET = 3  # descriptor of the job's socket in a spawned process
 MAX_PADDING = 2**20  # bytes
 MAX_REPLY_BYTES = 7 * 2**20  # the parent rejects messages of more than 8 MiB
 
@@ -91,6 +94,11 @@ class Template:
         if not job["fork"]:
             with JobChannel(descriptors[0]) as channel:
                 channel.answer(self._backend, job)
+            return
+        if not CAN_FORK:
+            self._jobs.add(spawn(type(self._backend), job, descriptors))
+            for descriptor in descriptors:
+                os.close(descriptor)
             return
         preload_for(self._backend, job)
         if not self._jobs:
@@ -184,6 +192,23 @@ def child(backend: Backend, job: Message, descriptors: list[int]) -> NoReturn:
         sys.stderr.flush()
     finally:
         os._exit(code)
+
+
+def spawn(backend: type[Backend], job: Message, descriptors: list[int]) -> int:
+    """Start a fresh process for the job, in a process group of its own. Returns its id."""
+    job_socket, log = descriptors
+    reader, writer = os.pipe()
+    actions = [
+        (os.POSIX_SPAWN_DUP2, old, new)
+        for old, new in ((reader, 0), (log, 1), (log, 2), (job_socket, JOB_SOCKET))
+    ]
+    name = backend.__module__.rpartition(".")[2]
+    command = [sys.executable, "-P", "-m", "benchbench.worker.spawned", name]
+    pid = os.posix_spawn(sys.executable, command, os.environ, file_actions=actions, setpgroup=0)
+    os.close(reader)
+    with open(writer, "wb") as file:  # noqa: PTH123 - a descriptor
+        file.write(as_json(job))
+    return pid
 
 
 def random_padding() -> tuple[bytearray, mmap.mmap]:

@@ -6,13 +6,12 @@ list of a process's children contains everything that was started.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
-import sys
 import time
 from contextlib import suppress
-from pathlib import Path
+
+from benchbench.machine.kernel import LINUX, child_ids, set_process_option
 
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
@@ -22,12 +21,11 @@ TERMINATE_S = 0.5  # from SIGTERM to SIGKILL
 PAUSE_S = 0.002
 STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 WAKE_SIGNALS = {signal.SIGCHLD, signal.SIGCONT}
-LINUX = sys.platform == "linux"
 
 
 def die_with_parent(parent: int, sign: signal.Signals = signal.SIGKILL) -> None:
     """Have `sign` sent to this process when its parent ends. Exit if the parent already ended."""
-    _prctl(PR_SET_PDEATHSIG, sign)
+    set_process_option(PR_SET_PDEATHSIG, sign)
     if os.getppid() != parent:
         os._exit(1)
 
@@ -57,7 +55,7 @@ def supervise(parent: int, descriptor: int) -> int:
 
 def adopt_orphans() -> None:
     """Become the parent of descendants whose parent ends."""
-    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    set_process_option(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def children() -> set[int]:
@@ -68,8 +66,7 @@ def children() -> set[int]:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         return set()
-    this_process = os.getpid()
-    return {int(path.name) for path in Path("/proc").glob("[0-9]*") if _parent_of(path) == this_process}
+    return child_ids(os.getpid())
 
 
 def end_children(exempt: frozenset[int] | set[int] = frozenset()) -> None:
@@ -104,22 +101,9 @@ def _exit_like(status: int) -> None:
     """End this process with the exit code or signal of another, without a core dump."""
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
-        _prctl(PR_SET_DUMPABLE, 0)
+        set_process_option(PR_SET_DUMPABLE, 0)
         with suppress(OSError):  # SIGKILL has no handler
             signal.signal(-code, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {-code})
         os.kill(os.getpid(), -code)
     os._exit(max(code, 1) if code < 0 else code)
-
-
-def _parent_of(path: Path) -> int | None:
-    """Parent of the process with this folder in /proc; None if the process is gone."""
-    try:
-        return int((path / "stat").read_text().rpartition(")")[2].split()[1])
-    except (OSError, IndexError, ValueError):
-        return None
-
-
-def _prctl(option: int, value: int) -> None:
-    if LINUX:
-        ctypes.CDLL(None, use_errno=True).prctl(option, value)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from benchbench.backends.base import Backend, Session
 from benchbench.errors import Unsupported
+from benchbench.machine.kernel import CAN_FORK, allowed_cpus, use_cpus
 from benchbench.meeting import combine_replies, device_count, device_names, failure_reply
 from benchbench.model import user_model
 from benchbench.model.case import Cache, Dtype, Phase, Status
@@ -64,15 +65,19 @@ def run_job(backend: Backend, job: Message, turns: Turns | None = None) -> Messa
     `turns` is the source of turns for a case that is timed in a heat.
     """
     if job.get("affinity"):
-        os.sched_setaffinity(0, job["affinity"])
+        use_cpus(job["affinity"])
     if device_count(job) == 1:
         return run_alone(backend, job, turns=turns if job.get("turns") else None)
     if "launched" in job:
         return run_launched(job, lambda rank_job, world: run_alone(backend, rank_job, world))
     if backend.spread is Spread.PROCESSES:
+        if not CAN_FORK:
+            return reply_with_failure(
+                Status.UNSUPPORTED, "its processes are forked, which macOS does not allow"
+            )
         return combine_replies(run_ranks(job, lambda rank_job, world: run_alone(backend, rank_job, world)))
     devices = device_count(job)
-    oversubscribed = on_cpu(job) and devices > len(os.sched_getaffinity(0))
+    oversubscribed = on_cpu(job) and devices > len(allowed_cpus())
     world = World(devices=devices, names=device_names(job), oversubscribed=oversubscribed)
     return run_alone(backend, job, world)
 

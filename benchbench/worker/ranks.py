@@ -18,6 +18,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
+from benchbench.machine.kernel import allowed_cpus, use_cpus
 from benchbench.meeting import (
     CONNECT_TIMEOUT_S,
     Rank,
@@ -84,7 +85,7 @@ def run_launched(job: Message, run: RunRank) -> Message:
     with closing(socket.create_connection((invitation["host"], invitation["port"]))) as channel:
         authenticate(channel, invitation["secret"], {"rank": invitation["rank"]}, CONNECT_TIMEOUT_S)
         connection = RankConnection(channel)
-        os.sched_setaffinity(0, invitation["cores"])
+        use_cpus(invitation["cores"])
         world = World(
             rank=invitation["rank"],
             devices=invitation["size"],
@@ -131,9 +132,9 @@ def _run_forked_rank(
     code = 1
     try:
         die_with_parent(parent)
-        available_cores = sorted(os.sched_getaffinity(0))
+        available_cores = allowed_cpus()
         cores = rank_cores(number, size, available_cores)
-        os.sched_setaffinity(0, cores)
+        use_cpus(cores)
         connection = RankConnection(channel)
         world = World(
             rank=number,

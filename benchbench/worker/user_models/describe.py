@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchbench.machine.kernel import thread_count
 from benchbench.model.case import Scalar
 from benchbench.model.user_model import KIND_OF_FILE, TORCH, ModelSpec
 from benchbench.worker.causes import one_line
@@ -42,11 +41,11 @@ def describe_model(spec: ModelSpec, params: Mapping[str, Scalar] | None) -> dict
 
     If the file has a mistake, return only `mistake`, `hint` and `line`.
     """
-    started_at, threads_before = time.perf_counter(), _thread_count()
+    started_at, threads_before = time.perf_counter(), thread_count()
     try:
         use_cpu(spec.kind)
         loaded = model_workload(spec, {}).load()
-        import_s, new_threads = time.perf_counter() - started_at, _thread_count() - threads_before
+        import_s, new_threads = time.perf_counter() - started_at, thread_count() - threads_before
         default_sizes = objective_of(spec).sizes(loaded.sizes) if spec.trains else loaded.sizes
         sizes = {**default_sizes, **(params or {})}
         input_file.check_size(spec, sizes)
@@ -97,12 +96,6 @@ GRAPH_KEYS = (
     *("digest", "flops", "parameters", "constants", "floats", "other_bytes", "takes_images", "dtype"),
     *("weights_dtype", "takes", "gives", "data"),
 )
-
-
-def _thread_count() -> int:
-    """Number of threads of this process; on Linux this includes the threads of libraries."""
-    tasks = Path("/proc/self/task")
-    return len([*tasks.iterdir()]) if os.path.isdir(tasks) else threading.active_count()
 
 
 def _uses_gpu() -> bool:
