@@ -59,11 +59,12 @@ def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
     torch._dynamo.reset()
 
 
-def write_step(folder: Path, name: str, step: str, **sizes: int) -> ModelInference:
-    """A step of a configuration's model, at its default sizes or others."""
-    (folder / f"{name}.json").write_text(
-        json.dumps({"model_type": name, "bos_token_id": 0, "eos_token_id": 1} | CONFIGS[name])
-    )
+def write_step(
+    folder: Path, name: str, step: str, changes: dict[str, int] | None = None, **sizes: int
+) -> ModelInference:
+    """A step of a configuration's model, at its default sizes or others. `changes`: of the configuration."""
+    config = {"model_type": name, "bos_token_id": 0, "eos_token_id": 1, **CONFIGS[name], **(changes or {})}
+    (folder / f"{name}.json").write_text(json.dumps(config))
     spec = parse_spec(f"{name}.json", str(folder))
     step_spec = ModelSpec(folder=spec.folder, file=spec.file, step=step)
     return ModelInference(step_spec, {**torch_module.load(step_spec).sizes, **sizes})
@@ -87,6 +88,23 @@ def test_a_wrong_decode_step_is_a_wrong_result_on_each_engine(
     for mutate in DECODE_MUTANTS:
         wrong = deviation(decode, computed=mutated(decode, mutate), backend=engine, mode=mode)
         assert wrong.ratio > 2, mutate.__name__
+
+
+@pytest.mark.filterwarnings("ignore")  # of the exporter and the quantisers
+@pytest.mark.parametrize(("backend", "package"), [("onnxruntime", "onnxruntime"), ("openvino", "nncf")])
+@pytest.mark.parametrize(("mode", "low", "high"), [("weights-int8", 1e-3, 0.04), ("weights-int4", 0.04, 0.4)])
+def test_weights_in_fewer_bits_have_an_error_of_their_bits(
+    tmp_path: Path, backend: str, package: str, mode: str, low: float, high: float
+) -> None:
+    """Far beyond rounding in float32, and larger with fewer bits. Groups of nncf have 128 weights."""
+    pytest.importorskip(package)
+    wide = {"hidden_size": 128, "intermediate_size": 256}
+    decode = write_step(tmp_path, "llama", DECODE, changes=wide, context=8)
+    engine = backend_class(backend)
+    assert mode in engine.lossy_modes
+    result = deviation(decode, backend=engine, mode=mode)
+    assert result.ratio > 2
+    assert low < result.error < high
 
 
 @pytest.mark.parametrize("mutate", DECODE_MUTANTS)

@@ -31,6 +31,7 @@ from benchbench.model.run import Settings
 if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays, Program, Workload
 
+WEIGHTS_INT8, WEIGHTS_INT4 = "weights-int8", "weights-int4"  # modes with weight-only quantisation
 EXPORTERS = ("onnx", "onnxscript")  # packages that torch.onnx.export needs besides torch
 USED_BY_EXPORT = (
     "onnxscript.function_libs.torch_lib.ops",

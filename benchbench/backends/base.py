@@ -400,6 +400,11 @@ class Backend(ABC):
     code_hints: ClassVar[Mapping[Dtype, str]] = MappingProxyType({})  # replacement for HINT in them
     # Modes that lose precision beyond rounding → how. They compete only if the user allows an error.
     lossy_modes: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    # Lossy modes that reduce only the weights of products. By default only language models use them, where
+    # reading the weights takes most of the time.
+    weight_only_modes: ClassVar[tuple[str, ...]] = ()
+    # Lossy mode → bits per weight of products, including scales.
+    weight_bits: ClassVar[Mapping[str, float]] = MappingProxyType({})
     # Mode → lines of code for training. `step` consists of zero_grad, forward, backward and the update.
     training_code: ClassVar[Mapping[str, str]] = MappingProxyType({})
     refused_modes: ClassVar[dict[str, str]] = {}  # mode → why it is not supported

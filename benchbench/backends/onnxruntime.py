@@ -14,7 +14,14 @@ from typing import Any, ClassVar
 
 from benchbench.arrays import Floats, Indices
 from benchbench.backends._model_cache import cached_model, has_cached_models, run_cache
-from benchbench.backends._onnx import EXPORT_CODE, ExportedSession, ExportingBackend, require_exporter
+from benchbench.backends._onnx import (
+    EXPORT_CODE,
+    WEIGHTS_INT4,
+    WEIGHTS_INT8,
+    ExportedSession,
+    ExportingBackend,
+    require_exporter,
+)
 from benchbench.backends._onnx_providers import OTHER_PROVIDERS, PROVIDER_DTYPES, multiplied_by, undriven
 from benchbench.backends._torch import uses_channels_last
 from benchbench.backends.base import FULL_MEMORY, PrecisionMismatch, Session, require_precise_product
@@ -35,10 +42,15 @@ PROVIDERS = {
 WIDENED = "InsertedPrecisionFreeCast"  # name of casts that ONNX Runtime adds if a kernel is missing
 ONNX_DTYPES = {"tensor(float)": "float32", "tensor(double)": "float64", "tensor(float16)": "float16"}
 DYNAMIC = "graph-dynamic"  # mode with dynamic quantisation
+BITS = MappingProxyType({WEIGHTS_INT8: 8, WEIGHTS_INT4: 4})
+# Weights that share a scale, and kernels that round activations to int8: the defaults of onnxruntime-genai.
+BLOCK_SIZE, ACCURACY_LEVEL = 32, 4
+NBITS_QUANTIZER = "matmul_nbits_quantizer"  # module of onnxruntime.quantization since 1.22
 TRACE = "trace.json"
 LEFT_TO_CPU = "fallback to CPU EP has been explicitly disabled"  # inference_session.cc
 WARM_STEPS = 3  # warm-up of a profiling session: its first step allocates
 PROVIDER = "CPUExecutionProvider"
+MAX_PROTOBUF_BYTES = 2**31 - 1  # larger models have their weights in a second file
 RECURRENT = {"GRU", "LSTM", "RNN"}  # ONNX's operators
 SUMS_IN_32_BITS = {
     "amx_int8",
@@ -57,15 +69,38 @@ QUANTISE_CODE = (
 FEED_CODE = "outputs = session.run(None, dict(zip([port.name for port in session.get_inputs()], <ARRAYS>)))"
 
 
+def _weights_code(file: str, bits: int) -> str:
+    """Lines that quantise the weights of an ONNX file and load the result."""
+    return (
+        f"import onnx\nimport onnxruntime\n"
+        f"from onnxruntime.quantization.{NBITS_QUANTIZER} import MatMulNBitsQuantizer\n"
+        f'quantizer = MatMulNBitsQuantizer(onnx.load("{file}"), bits={bits}, block_size={BLOCK_SIZE}, '
+        f"is_symmetric=True, accuracy_level={ACCURACY_LEVEL})\n"
+        f'quantizer.process()\nquantizer.model.save_model_to_file("int{bits}.onnx")\n'
+        f"{SESSION_CODE.format(f'int{bits}.onnx')}"
+    )
+
+
 class OnnxRuntime(ExportingBackend):
     """Mode `graph`: exported, optimised, run. TensorRT is a separate device, as it is a separate provider."""
 
     summary = "ONNX Runtime: inference on a graph exported from PyTorch"
     runtime = "ONNX Runtime"
     device_kinds = (*PROVIDERS, *OTHER_PROVIDERS)
-    model_only_modes = (DYNAMIC,)
-    exporting_modes = ("graph", DYNAMIC)
-    lossy_modes = MappingProxyType({DYNAMIC: "weights in int8, activations rounded to int8 at run time"})
+    model_only_modes = (DYNAMIC, *BITS)
+    exporting_modes = ("graph", DYNAMIC, *BITS)
+    lossy_modes = MappingProxyType(
+        {
+            DYNAMIC: "weights in int8, activations rounded to int8 at run time",
+            WEIGHTS_INT8: "weights of products in int8, their activations rounded to int8 at run time",
+            WEIGHTS_INT4: "weights of products in int4, their activations rounded to int8 at run time",
+        }
+    )
+    weight_only_modes = tuple(BITS)
+    # A scale in float32 for each block of weights.
+    weight_bits = MappingProxyType(
+        {DYNAMIC: 8.0, **{mode: bits + 32 / BLOCK_SIZE for mode, bits in BITS.items()}}
+    )
     refused_modes: ClassVar[dict[str, str]] = {"eager": "ONNX Runtime runs whole graphs only"}
     dtypes = (Dtype.FLOAT64, Dtype.FLOAT32, Dtype.TF32, Dtype.FLOAT16, Dtype.INT8)
     distributions = ("onnxruntime", "onnxruntime-gpu")
@@ -88,6 +123,10 @@ class OnnxRuntime(ExportingBackend):
             "graph": f"import onnxruntime\n{EXPORT_CODE}\n{SESSION_CODE.format('model.onnx')}\n{FEED_CODE}",
             DYNAMIC: f"{EXPORT_CODE}\n{QUANTISE_CODE.format('model.onnx')}\n"
             f"{SESSION_CODE.format('int8.onnx')}\n{FEED_CODE}",
+            **{
+                mode: f"{EXPORT_CODE}\n{_weights_code('model.onnx', bits)}\n{FEED_CODE}"
+                for mode, bits in BITS.items()
+            },
         }
     )
     kind_code = MappingProxyType(
@@ -96,6 +135,10 @@ class OnnxRuntime(ExportingBackend):
             "outputs = session.run(None, inputs)",
             ("onnx", DYNAMIC): f"{QUANTISE_CODE.format('<FILE>')}\n"
             f"{SESSION_CODE.format('int8.onnx')}\noutputs = session.run(None, inputs)",
+            **{
+                ("onnx", mode): f"{_weights_code('<FILE>', bits)}\noutputs = session.run(None, inputs)"
+                for mode, bits in BITS.items()
+            },
         }
     )
     start_up = StartUp(
@@ -143,6 +186,15 @@ class OnnxRuntime(ExportingBackend):
                 devices.append(Device(name=name, device_class=device_class, model="", note=provider.name))
         return devices, reasons | undriven(providers, PROVIDERS)
 
+    def missing_modes(self) -> dict[str, str]:
+        """Weight-only quantisation needs a newer onnxruntime."""
+        import onnxruntime
+
+        folder = Path(onnxruntime.__file__).parent / "quantization"
+        if os.path.isfile(folder / f"{NBITS_QUANTIZER}.py"):
+            return {}
+        return dict.fromkeys(BITS, "needs onnxruntime 1.22 or later")
+
     def refuses(self, device: Device, dtype: Dtype, mode: str, phase: Phase, cache: Cache = Cache.HOT) -> str:
         """Refuse float16 on its CPU, whose kernels widen it, int8 and float64 elsewhere, and TF32 of other
         vendors' providers.
@@ -150,7 +202,7 @@ class OnnxRuntime(ExportingBackend):
         if reason := super().refuses(device, dtype, mode, phase, cache):
             return reason
         on_cpu = device.device_class is DeviceClass.CPU
-        if mode == DYNAMIC and not (on_cpu and dtype is Dtype.FLOAT32):
+        if mode in self.lossy_modes and not (on_cpu and dtype is Dtype.FLOAT32):
             return f"{mode} is supported only for float32 on its CPU"
         if dtype is Dtype.FLOAT16 and on_cpu:
             return "its CPU kernels compute float16 in float32"
@@ -198,7 +250,7 @@ class OnnxSession(ExportedSession):
     def __init__(self, device: str, dtype: Dtype, threads: int, mode: str = "graph") -> None:
         """Open a device such as `cpu`, `cuda:0` or `tensorrt:0`."""
         super().__init__(dtype, mode)
-        self.rewrites = mode == DYNAMIC
+        self.rewrites = mode != "graph"
         name, _, index = device.partition(":")
         self._other = OTHER_PROVIDERS.get(name)
         self._provider = self._other.name if self._other else PROVIDERS[name]
@@ -284,6 +336,8 @@ class OnnxSession(ExportedSession):
         path = super().exported(step, inputs, folder)
         if self.mode == DYNAMIC:
             return quantise_dynamically(path, folder)
+        if self.mode in BITS:
+            return quantise_weights(path, folder, BITS[self.mode])
         return quantise(path, inputs) if self.case_dtype is Dtype.INT8 else path
 
     def _session(
@@ -518,6 +572,27 @@ def quantise_dynamically(path: Path, folder: Path) -> Path:
     model = onnx.load(path)
     del model.graph.value_info[:]  # the quantiser transposes weights, and would find their old shapes here
     quantize_dynamic(model, quantised, per_channel=True, reduce_range=True)
+    return quantised
+
+
+def quantise_weights(path: Path, folder: Path, bits: int) -> Path:
+    """Quantise the weights of products to `bits`, in blocks. Raises Unsupported if there are none."""
+    import onnx
+    from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
+
+    quantizer = MatMulNBitsQuantizer(
+        onnx.load(path),
+        bits=bits,
+        block_size=BLOCK_SIZE,
+        is_symmetric=True,
+        accuracy_level=ACCURACY_LEVEL,
+    )
+    quantizer.process()
+    quantised = folder / f"int{bits}.onnx"
+    model = quantizer.model
+    if not any(node.op_type == "MatMulNBits" for node in model.nodes()):
+        raise Unsupported("it has no products with constant weights")
+    model.save_model_to_file(str(quantised), model.model.ByteSize() > MAX_PROTOBUF_BYTES)
     return quantised
 
 

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import re
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
 
 from benchbench.arrays import Array, Floats
-from benchbench.backends._onnx import EXPORT_CODE, ExportedSession, ExportingBackend, require_exporter
+from benchbench.backends._onnx import (
+    EXPORT_CODE,
+    WEIGHTS_INT4,
+    WEIGHTS_INT8,
+    ExportedSession,
+    ExportingBackend,
+    require_exporter,
+)
 from benchbench.backends.base import SIDE, Session, require_precise_product
 from benchbench.errors import Unsupported
+from benchbench.machine.environment import install_line
 from benchbench.model.case import Cache, Dtype, Phase
 from benchbench.model.device import Device, DeviceClass, StartUp, kind_of
 from benchbench.model.measurement import Memory
@@ -28,12 +38,16 @@ HINTS = {
 }  # values of INFERENCE_PRECISION_HINT
 OTHER_PLUGINS = {"GPU": "xpu", "NPU": "npu"}  # names → kinds of devices, as torch calls Intel's GPUs
 # Precisions of nodes that the file itself quantises: OpenVINO never selects them.
-QUANTISED = ("u8", "i8")
+QUANTISED = ("u8", "i8", "u4", "i4")
 # `layerType` of multiplying nodes in a compiled model. Other nodes may have a higher precision.
 PRODUCTS = frozenset({"Convolution", "Deconvolution", "FullyConnected", "MatMul", "RNNCell", "RNNSeq"})
 CONVOLUTIONS = {"Conv", "ConvTranspose"}  # ONNX's operators
 NOT_CONVERTED = re.compile(r"-- (\w+?)-\d+ with a message:\n(.+?)\n\n", re.DOTALL)
 WARM_STEPS = 3  # warm-up of a counting request: its first step allocates
+COMPRESSOR = "nncf"  # package of OpenVINO that reduces weights
+COMPRESSIONS = MappingProxyType({WEIGHTS_INT8: "INT8_ASYM", WEIGHTS_INT4: "INT4_SYM"})  # its names of modes
+GROUP_SIZE = 128  # weights that share a scale in float16; nncf's default
+IR_NAME = "model.xml"  # of a compressed model; its weights are in `model.bin`
 
 
 class OpenVino(ExportingBackend):
@@ -41,6 +55,16 @@ class OpenVino(ExportingBackend):
 
     summary = "OpenVINO: inference on a graph exported from PyTorch"
     runtime = "OpenVINO"
+    model_only_modes = tuple(COMPRESSIONS)
+    exporting_modes = ("graph", *COMPRESSIONS)
+    lossy_modes = MappingProxyType(
+        {
+            WEIGHTS_INT8: "weights of products in int8",
+            WEIGHTS_INT4: "weights of products in int4, those of the last layer in int8",
+        }
+    )
+    weight_only_modes = tuple(COMPRESSIONS)
+    weight_bits = MappingProxyType({WEIGHTS_INT8: 8.0, WEIGHTS_INT4: 4 + 16 / GROUP_SIZE})
     refused_modes: ClassVar[dict[str, str]] = {"eager": "OpenVINO runs whole graphs only"}
     device_kinds = ("cpu", *OTHER_PLUGINS.values())
     dtypes = tuple(HINTS)
@@ -56,6 +80,14 @@ class OpenVino(ExportingBackend):
             "graph": f"import openvino\n{EXPORT_CODE}\n"
             'compiled = openvino.Core().compile_model("model.onnx", "CPU", HINT)\n'
             "outputs = compiled(<ARRAYS>)",
+            **{
+                mode: f"import openvino\nimport nncf\n{EXPORT_CODE}\n"
+                'graph = openvino.Core().read_model("model.onnx")\n'
+                f"graph = nncf.compress_weights(graph, mode=nncf.CompressWeightsMode.{name})\n"
+                'compiled = openvino.Core().compile_model(graph, "CPU", HINT)\n'
+                "outputs = compiled(<ARRAYS>)"
+                for mode, name in COMPRESSIONS.items()
+            },
         }
     )
     kind_code = MappingProxyType(
@@ -104,14 +136,24 @@ class OpenVino(ExportingBackend):
             return "OpenVINO computes float64 in float32"
         if kind_of(device.name) == "npu" and dtype is not Dtype.FLOAT16:
             return "Intel's NPUs compute in float16"
+        if mode in self.lossy_modes and not (
+            device.device_class is DeviceClass.CPU and dtype is Dtype.FLOAT32
+        ):
+            return f"{mode} is supported only for float32 on its CPU"
         return super().refuses(device, dtype, mode, phase, cache)
+
+    def missing_modes(self) -> dict[str, str]:
+        """Weight-only quantisation needs nncf."""
+        if find_spec(COMPRESSOR):
+            return {}
+        return dict.fromkeys(COMPRESSIONS, f"needs {COMPRESSOR} ({install_line('openvino-weights')})")
 
     def open(self, device: str, dtype: Dtype, mode: str, threads: int) -> Session:
         """Set torch's threads, too, since torch creates the arrays."""
         import torch
 
         torch.set_num_threads(threads)
-        return OpenVinoSession(dtype, threads, device)
+        return OpenVinoSession(dtype, threads, device, mode)
 
     def exported_as(self, dtype: Dtype, mode: str) -> str:
         """Models in bfloat16 are not shared, since their filters are converted."""
@@ -123,9 +165,10 @@ class OpenVinoSession(ExportedSession):
     done.
     """
 
-    def __init__(self, dtype: Dtype, threads: int, device: str = "cpu") -> None:
+    def __init__(self, dtype: Dtype, threads: int, device: str = "cpu", mode: str = "graph") -> None:
         """Open a device such as `cpu` or `xpu:0`."""
-        super().__init__(dtype)
+        super().__init__(dtype, mode)
+        self.rewrites = mode != "graph"
         self._threads = threads
         self._name = device
         self._on_cpu = device == "cpu"
@@ -135,8 +178,10 @@ class OpenVinoSession(ExportedSession):
         self._bound_inputs: list[Any] = []
 
     def exported(self, step: Callable[..., Any], inputs: tuple[Any, ...], folder: Path) -> Path:
-        """Export the step, in bfloat16 with converted filters."""
+        """Export the step, in bfloat16 with converted filters, or with compressed weights."""
         path = super().exported(step, inputs, folder)
+        if self.mode in COMPRESSIONS:
+            return compress_weights(path, folder, self.mode)
         if self.case_dtype is Dtype.BFLOAT16:
             narrow_filters(path)
         return path
@@ -151,9 +196,9 @@ class OpenVinoSession(ExportedSession):
 
         core = openvino.Core()
         options = self._options() | {"PERF_COUNT": counting}
-        with self.model_file(step, inputs) as (path, _):
+        with self.model_file(step, inputs) as (path, folder):
             try:
-                model = core.read_model(path)
+                model = core.read_model(_unpacked(path, folder))
             except RuntimeError as error:
                 raise _conversion_error(error) from error
             if model.is_dynamic():  # a file with symbolic axes
@@ -272,6 +317,37 @@ def _plugin_of(device: str) -> str:
     if int(index or 0) >= len(found):
         raise Unsupported(f"OpenVINO has no device {device}")
     return str(found[int(index or 0)])
+
+
+def compress_weights(path: Path, folder: Path, mode: str) -> Path:
+    """Compress the weights of products, and pack OpenVINO's two files into one.
+
+    Raises Unsupported for a model without such weights.
+    """
+    import nncf
+    import openvino
+
+    try:
+        model = nncf.compress_weights(
+            openvino.Core().read_model(path), mode=getattr(nncf.CompressWeightsMode, COMPRESSIONS[mode])
+        )
+    except (nncf.InvalidGroupSizeError, nncf.UnsupportedModelError) as error:
+        raise Unsupported(f"nncf: {str(error).splitlines()[0][:200]}") from error
+    openvino.save_model(model, folder / IR_NAME, compress_to_fp16=False)
+    packed = folder / "compressed.zip"
+    with zipfile.ZipFile(packed, "w") as archive:
+        for part in (IR_NAME, Path(IR_NAME).with_suffix(".bin").name):
+            archive.write(folder / part, part)
+    return packed
+
+
+def _unpacked(path: Path, folder: Path) -> Path:
+    """The model's file; of a packed model, after unpacking it into `folder`."""
+    if not zipfile.is_zipfile(path):
+        return path
+    with zipfile.ZipFile(path) as archive:
+        archive.extractall(folder)
+    return folder / IR_NAME
 
 
 def narrow_filters(path: Path) -> None:

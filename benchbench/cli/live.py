@@ -5,12 +5,15 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
+from benchbench.analyse.roofline import Ceiling
 from benchbench.cli.live_table import LiveTable, alternative, differing_params, work_title
 from benchbench.cli.screen import print_message
 from benchbench.documents.plan import SIDES, left_out_summary, run_summary, time_split
 from benchbench.documents.short_names import VaryingParams
+from benchbench.errors import UnreadableInput
 from benchbench.format import count_of, seconds, visible
 from benchbench.machine.conditions import step_s
 from benchbench.model.case import Case
@@ -152,8 +155,10 @@ class Lines(RunObserver):
                 from benchbench.diagnosis.ceilings import read_ceilings
                 from benchbench.documents.run import answer
 
-                # The bound of a user's language model depends on the memory's rate.
-                ceilings = read_ceilings(progress.info.machine) if progress.info.models else ()
+                ceilings: tuple[Ceiling, ...] = ()
+                if progress.info.models:  # the bound of a language model depends on the memory's rate
+                    with suppress(UnreadableInput):
+                        ceilings = read_ceilings(progress.info.machine)
                 run = Run(info=progress.info, records=tuple(progress.records))
                 print_message(*answer(run, ceilings))
             if self._report:

@@ -10,7 +10,7 @@ from benchbench.analyse.roofline import Ceiling, measured_roofs
 from benchbench.analyse.rows import probed_version_and_model
 from benchbench.diagnosis import ceilings, noise, selftest
 from benchbench.diagnosis.findings import Finding, examine, this_host
-from benchbench.errors import AccelbenchError, NothingToMeasure, UsageError
+from benchbench.errors import AccelbenchError, NothingToMeasure, UnreadableInput, UsageError
 from benchbench.launch.pool import WorkerPool
 from benchbench.launch.project import no_code
 from benchbench.machine import nvml
@@ -108,7 +108,13 @@ def measure_missing_memory_rate(pools: Sequence[WorkerPool], info: RunInfo, obse
     The rate is measured on torch if the run has it. Without a result the bound stays unknown.
     """
     decoding = [case for case in info.plan if CONTEXT in case.params and case.workload in info.models]
-    stored = ceilings.read_ceilings(info.machine) if decoding else ()
+    if not decoding:
+        return
+    try:
+        stored = ceilings.read_ceilings(info.machine)
+    except UnreadableInput as error:
+        observer.note(f"the bound is not known: {error}")
+        return
     unknown = [
         case for case in decoding if not measured_roofs(info, case, _model_of(info, case), stored).bytes_per_s
     ]

@@ -428,9 +428,11 @@ def _decode_bound_cell(row: Row, _: RatioToBase | None) -> Cell:
 
 
 def _error_cell(row: Row, _: RatioToBase | None) -> Cell:
-    """Error of a user's model as a fraction of the tolerance for rounding."""
-    share = row.error_of_allowed.value
-    return Cell((f"{share:.2f}",)) if row.is_user_model and share is not None else Cell()
+    """Error of a user's model as a fraction of the allowed one; of a lossy engine, also the error itself."""
+    share, error = row.error_of_allowed.value, row.relative_error.value
+    if not row.is_user_model or share is None:
+        return Cell()
+    return Cell((f"{share:.2f}", *((Number(error, "%"), "off") if row.is_lossy and error else ())))
 
 
 def _number_cell_function(name: str) -> Callable[[Row, RatioToBase | None], Cell]:

@@ -219,6 +219,11 @@ class UserModel:
         names = backend.model_modes or backend.modes[:1]
         return [mode for mode in names if mode in backend.modes or self._graph.takes_images]
 
+    def lossy_modes(self, backend: type[Backend]) -> list[str]:
+        """Lossy modes that compete by default if errors are allowed."""
+        left_out = () if self.spec.step else backend.weight_only_modes
+        return [mode for mode in backend.lossy_modes if mode not in left_out]
+
     def fields(self) -> dict[str, Scalar]:
         """Default of each parameter."""
         return dict(self._description.sizes)

@@ -456,8 +456,12 @@ class Recorder:
         max_error = self._max_error
         if reference is None or max_error is None or case.mode not in backend_class(case.backend).lossy_modes:
             return reference
-        tolerance = {name: limit and max(limit, max_error) for name, limit in reference["tolerance"].items()}
-        return {**reference, "tolerance": tolerance}
+        relaxed: Message = {
+            name: {output: limit and max(limit, max_error) for output, limit in reference[name].items()}
+            for name in ("tolerance", "other_tolerance")
+            if name in reference
+        }
+        return {**reference, **relaxed}
 
 
 def _with_notes(outcome: Measurement | Failure, notes: Sequence[Note]) -> Measurement | Failure:

@@ -12,7 +12,7 @@ from benchbench.backends.base import Backend, Session, Timer
 from benchbench.machine.kernel import cpu_seconds
 from benchbench.model.case import Cache, Case
 from benchbench.model.device import device_notes
-from benchbench.model.measurement import Measurement, Memory, ModelFacts
+from benchbench.model.measurement import Cost, Measurement, Memory, ModelFacts
 from benchbench.model.note import Note, NoteKind, note
 from benchbench.model.run import Policy
 from benchbench.stats import median
@@ -116,7 +116,7 @@ def _measure(
         check_timed(backend, job, stages, opened, samples)
     return Measurement(
         cost=dataclasses.replace(
-            workload.cost(case.computes_in), multiplications_saved=workload.multiplications_saved
+            cost_in_mode(backend, case, workload), multiplications_saved=workload.multiplications_saved
         ),
         iterations=samples.iterations,
         warmup_block_s=samples.warmup_block_s,
@@ -161,6 +161,17 @@ def _model_facts(backend: Backend, workload: Workload, case: Case) -> ModelFacts
     if facts is None or not isinstance(workload, ModelWorkload):
         return None
     return dataclasses.replace(facts, code=usage_code(backend, workload.spec, workload.graph, case))
+
+
+def cost_in_mode(backend: Backend, case: Case, workload: Workload) -> Cost:
+    """Cost of a step. Modes that reduce the weights of products move fewer bytes."""
+    cost = workload.cost(case.computes_in)
+    bits = backend.weight_bits.get(case.mode)
+    if bits is None or not isinstance(workload, ModelWorkload):
+        return cost
+    saved_bits = 8 * case.computes_in.storage.itemsize - bits
+    saved_bytes = int(workload.graph.get("product_weights", 0) * saved_bits / 8)
+    return dataclasses.replace(cost, bytes=max(0, cost.bytes - saved_bytes))
 
 
 def first_call(runner: Runner, session: Session, timer: Timer) -> tuple[Any, float, int | None]:

@@ -87,6 +87,7 @@ def graph_of(spec: ModelSpec, params: Mapping[str, Scalar]) -> dict[str, Any]:
         "takes_images": not spec.step
         and any(array.ndim == 4 and array.dtype.kind == "f" for array in arrays.values()),
         "generates": generates,
+        "product_weights": product_weights(module),
         "integers": [name for name, output_ in outputs.items() if not output_.is_floating_point()],
         "places": torch_module.output_paths(output),
         **setup,
@@ -170,6 +171,18 @@ def _plain_arguments(values: Any) -> list[Any]:
         elif isinstance(value, list | tuple):
             plain.append(_plain_arguments(value))
     return plain
+
+
+def product_weights(module: Any) -> int:
+    """Number of parameters that are matrices of products, each once."""
+    from torch import nn
+
+    matrices = {
+        id(part.weight): part.weight
+        for part in module.modules()
+        if isinstance(part, nn.Linear) or type(part).__name__ == "Conv1D"  # transformers' name, in GPT-2
+    }
+    return sum(weight.numel() for weight in matrices.values())
 
 
 def weights_dtype(module: Any) -> str:
