@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -93,6 +94,7 @@ def test_the_cpu_of_a_mac_is_named_by_sysctl(tmp_path: Path, monkeypatch: pytest
     program = tmp_path / "sysctl"
     program.write_text('#!/bin/sh\n[ "$*" = "-n machdep.cpu.brand_string" ] && echo Apple M3 Max\n')
     program.chmod(0o755)
+    import_module("psutil")  # before the platform changes: its parts depend on it
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(sys, "platform", "darwin")
     assert environment.machine(tmp_path).cpu == "Apple M3 Max"
