@@ -7,11 +7,9 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 SHOWN = (  # noise, rounds: rows of studies/output/adaptive_rounds.md
     ("1 %", "`--rounds 5`"),
-    ("1 %", "`--budget`"),
     ("3 %", "`--rounds 5`"),
     ("3 %", "`--budget`"),
     ("5 %", "`--rounds 5`"),
-    ("5 %", "`--budget`"),
     ("t₃ 2 %", "`--rounds 5`"),
     ("log-normal about 1.2 %", "`--rounds 5`"),
     ("skewed processes, scale 2 %", "`--rounds 5`"),
@@ -48,37 +46,17 @@ def both_variances(shared_row: list[str], own_row: list[str]) -> str:
 
 
 def sessions_grid() -> Iterator[str]:
-    """Figures by the number of sessions and their differences, without provisional verdicts."""
+    """Figures by the number of sessions and their differences, for five and ten sessions."""
     yield "| sessions | they differ by | second test | ends with 10 | finds 10 % | 20 % |"
     yield "| ---: | --- | --- | ---: | ---: | ---: |"
     grid = [row for row in map(cells, lines("sessions.md")) if len(row) == 8]
     figures_of = {tuple(row[:4]): [row[4], *row[6:]] for row in grid}
     for count, differ, second in dict.fromkeys(tuple(row[:3]) for row in grid if row[3] == "shared"):
-        if int(count) >= 5 or second != "against the sessions":
+        if int(count) >= 5 and differ in ("2 %", "5 %"):
             figures = both_variances(
                 *(figures_of[count, differ, second, variance] for variance in ("shared", "own"))
             )
             yield f"| {count} | {differ} | {second} | {figures} |"
-
-
-def sessions_otherwise() -> Iterator[str]:
-    """Other kinds of sessions, with the shared variance."""
-    yield "| sessions | they differ by | ends with 10 | 10 or 12 | finds 10 % | 20 % | or reports 20 % |"
-    yield "| ---: | --- | ---: | ---: | ---: | ---: | ---: |"
-    for row in map(cells, lines("sessions.md")):
-        if len(row) == 10 and row[3] == "shared" and row[0] != "1":
-            yield f"| {' | '.join([*row[:2], *row[4:8], row[9]])} |"
-
-
-def sessions_unchanged() -> Iterator[str]:
-    """Further suites without a slower case."""
-    yield "| sessions | they differ by | ends with 10 | 10 or 12 |"
-    yield "| ---: | --- | ---: | ---: |"
-    rows = [row for row in map(cells, lines("sessions.md")) if len(row) == 5]
-    figures_of = {tuple(row[:3]): row[3:] for row in rows}
-    for count, differ in dict.fromkeys(tuple(row[:2]) for row in rows if row[2] == "shared"):
-        figures = both_variances(*(figures_of[count, differ, variance] for variance in ("shared", "own")))
-        yield f"| {count} | {differ} | {figures} |"
 
 
 def wrong_engines() -> Iterator[str]:
@@ -96,10 +74,8 @@ def wrong_engines() -> Iterator[str]:
 
 
 QUOTED: dict[tuple[str, str], Callable[[], list[str]]] = {  # page, marker
-    ("checking", "grid"): lambda: list(sessions_grid()),
-    ("checking", "otherwise"): lambda: list(sessions_otherwise()),
-    ("checking", "unchanged"): lambda: list(sessions_unchanged()),
-    ("comparing", "rounds"): lambda: list(adaptive_rounds()),
+    ("statistics", "grid"): lambda: list(sessions_grid()),
+    ("statistics", "rounds"): lambda: list(adaptive_rounds()),
     ("user_models", "wrong engines"): lambda: list(wrong_engines()),
 }
 

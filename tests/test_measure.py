@@ -267,7 +267,7 @@ def rows_of(text: str) -> dict[str, list[str]]:
 
 def test_the_documentation_quotes_the_study_of_windows() -> None:
     output = rows_of((ROOT / "studies/output/slow_steps.md").read_text())
-    page = rows_of((ROOT / "docs/measuring.md").read_text())
+    page = rows_of((ROOT / "docs/statistics.md").read_text())
     labels = {"2 s, 60 s (d": "default", "0.1 s, 3 s": "`--quick`"}
     labels |= {f"{w} s, {c} s": f"default, windows of {w} s, {c} s" for w, c in (("0.5", 20), ("3", 60))}
     for beginning, name in labels.items():
