@@ -10,7 +10,7 @@ from benchbench.errors import UsageError
 from benchbench.model.case import Dtype, Status
 from benchbench.model.device import Device, DeviceClass, Probe, Target
 from benchbench.model.options import parse_params
-from benchbench.plan.cases import Plan, check_devices, plan
+from benchbench.plan.cases import Plan, check_devices, class_of, devices_named, plan
 from benchbench.plan.estimates import footprint_bytes, process_s
 from benchbench.plan.suite import Entry, Selection, Suite, select, unchanged_sizes
 from benchbench.timing.policy import POLICIES
@@ -147,6 +147,37 @@ def test_an_unknown_device_is_an_error() -> None:
     with pytest.raises(UsageError, match="'cdua'") as caught:
         check_devices(["cdua"], [probe("torch", CPU)])
     assert caught.value.hint == "Did you mean 'cuda'?"
+
+
+@pytest.mark.parametrize(
+    ("word", "names", "selected"),
+    [
+        ("gpu", ("cpu", "rocm:0"), "rocm:0"),
+        ("gpu", ("cpu", "mps:0"), "mps:0"),
+        ("cuda", ("cpu", "gpu:0"), "gpu:0"),
+        ("mps", ("cpu", "metal:0"), "metal:0"),
+        ("npu", ("cpu", "openvino_npu:0"), "openvino_npu:0"),
+        ("toy", ("cpu", "toy:0", "toy:1"), "toy:0"),
+        ("toy:1", ("cpu", "toy:0", "toy:1"), "toy:1"),
+        ("cuda", ("cpu", "rocm:0"), None),
+        ("xpu", ("cpu", "cuda:0"), None),
+        ("gpu", ("cpu", "npu:0"), None),
+    ],
+)
+def test_a_word_selects_devices_of_its_kinds(word: str, names: tuple[str, ...], selected: str | None) -> None:
+    devices = [Device(name=name, device_class=class_of([name]), model="") for name in names]
+    ((device, obstacle),) = devices_named(probe("torch", *devices, reasons={"cuda": "no CUDA"}), word)
+    assert device.name == (selected or word)
+    assert (obstacle is None) == (selected is not None)
+    if word == "cuda" and obstacle:
+        assert obstacle.reason == "no CUDA"
+
+
+def test_kinds_of_known_backends_and_present_devices_are_valid_words() -> None:
+    toy = Device(name="toy:0", device_class=DeviceClass.ACCELERATOR, model="")
+    check_devices(["mps", "npu:1", "toy", "accelerator", "gpu"], [probe("torch", CPU, toy)])
+    with pytest.raises(UsageError, match="'toy'"):
+        check_devices(["toy"], [probe("torch", CPU)])
 
 
 def test_command_line_parameters_override_the_suite() -> None:
