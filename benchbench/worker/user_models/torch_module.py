@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import fields, is_dataclass
 from functools import cache
+from importlib.util import find_spec
 from itertools import chain
 from typing import Any
 
@@ -46,6 +47,10 @@ def load(spec: ModelSpec) -> LoadedModel:
             return input_file.with_file_sizes(spec, transformers_model.load(spec))
         if spec.is_program:
             return input_file.with_file_sizes(spec, torch_program.load(spec))
+        if find_spec("tensorflow"):
+            # The file may import it, as tensorboard does. A later import of triton would abort the process,
+            # since it loads another LLVM. The other order is safe.
+            import torch.utils.flop_counter  # noqa: F401 - imports triton
         module, search = import_model_file(spec), torch_search()
         name, model = search.find(module, spec)
         mistakes: list[ModelMistake] = []
