@@ -165,7 +165,7 @@ def read_ceilings(machine: Machine) -> tuple[Ceiling, ...]:
     path = ceilings_file(machine)
     try:
         content = path.read_bytes()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):  # no cache
         return ()
     except OSError as error:
         raise UnreadableInput(f"{path}: {error.strerror}", "Make it readable.") from error

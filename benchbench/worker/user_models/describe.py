@@ -11,7 +11,7 @@ from typing import Any
 
 from benchbench.machine.kernel import thread_count
 from benchbench.model.case import Scalar
-from benchbench.model.user_model import KIND_OF_FILE, TORCH, ModelSpec
+from benchbench.model.user_model import KERAS, KIND_OF_FILE, TORCH, ModelSpec
 from benchbench.worker.causes import one_line
 from benchbench.worker.user_models import input_file
 from benchbench.worker.user_models.lookup import model_workload, use_cpu
@@ -66,7 +66,8 @@ def describe_model(spec: ModelSpec, params: Mapping[str, Scalar] | None) -> dict
         "generates": bool(graph.get("generates")) and not has_own_inputs,
         "graph": {name: graph[name] for name in GRAPH_KEYS if name in graph},
         "import_s": import_s,
-        "can_be_preloaded": new_threads <= 0 and not _uses_gpu(),
+        # A Keras file may create tensors, which starts threads in some frameworks only, not in this one.
+        "can_be_preloaded": spec.kind != KERAS and new_threads <= 0 and not _uses_gpu(),
     }
 
 

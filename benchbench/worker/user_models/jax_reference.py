@@ -31,6 +31,8 @@ BITS = {  # of the significand, including the implicit leading bit
 class NoRounding:
     """Leave the float64 results of JAX unchanged."""
 
+    dtype = "float64"  # in which equations are computed
+
     def result(self, value: Any) -> Any:
         """Return an equation's result with its rounding error."""
         return value
@@ -67,6 +69,20 @@ class RandomRounding(NoRounding):
 
         is_rounded = value.dtype == np.float64 and value.size
         return jnp.asarray(change(np.asarray(value))) if is_rounded else value
+
+
+class PlainKernels(NoRounding):
+    """Compute each equation by JAX's ordinary kernel in another dtype."""
+
+    def __init__(self, dtype: str) -> None:
+        self.dtype = dtype
+
+
+def plain_outputs(workload: JaxInference, dtype: Dtype, number: int) -> dict[str, AnyArray] | None:
+    """Outputs of JAX's ordinary kernels in the dtype, one equation after another; None for float64."""
+    if dtype is Dtype.FLOAT64:
+        return None
+    return _outputs(workload, dtype, number, PlainKernels(str(dtype.storage)))
 
 
 def outputs(workload: JaxInference, dtype: Dtype, number: int) -> dict[str, AnyArray]:
@@ -130,7 +146,8 @@ def _evaluate(equation: Any, values: list[Any], rounding: NoRounding) -> list[An
     inner = _inner_jaxpr(equation)
     if inner is not None:
         return interpret(inner.jaxpr, inner.consts, values, rounding)
-    parameters = {name: _widen_dtype(value) for name, value in equation.params.items()}
+    values = [_in_dtype(value, rounding.dtype) for value in values]
+    parameters = {name: _replace_dtype(value, rounding.dtype) for name, value in equation.params.items()}
     count = TERM_COUNTS.get(equation.primitive.name)
     terms = count(equation.params, *values) if count else 0.0
     if terms:
@@ -217,17 +234,23 @@ def _widen(value: Any) -> Any:
     """Convert to a JAX array, floats to float64."""
     import jax.numpy as jnp
 
-    value = jnp.asarray(value)
-    return value.astype(jnp.float64) if jnp.issubdtype(value.dtype, jnp.floating) else value
+    return _in_dtype(jnp.asarray(value), "float64")
 
 
-def _widen_dtype(value: Any) -> Any:
-    """Replace a float dtype by float64; return any other parameter unchanged."""
+def _in_dtype(value: Any, dtype: str) -> Any:
+    """Convert an array of floats to a dtype; return others unchanged."""
+    import jax.numpy as jnp
+
+    return value.astype(dtype) if jnp.issubdtype(value.dtype, jnp.floating) else value
+
+
+def _replace_dtype(value: Any, dtype: str) -> Any:
+    """Replace a float dtype among an equation's parameters; return any other parameter unchanged."""
     import jax.numpy as jnp
     import numpy as np
 
     if isinstance(value, np.dtype) and jnp.issubdtype(value, jnp.floating):
-        return np.dtype(np.float64)
+        return jnp.dtype(dtype)
     return value
 
 

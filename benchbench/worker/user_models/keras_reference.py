@@ -7,7 +7,7 @@ unit roundoff, and weights of long sums by the error of the summation.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from benchbench.arrays import AnyArray
@@ -52,6 +52,29 @@ def rounded_outputs(
                     f"its {name} is computed in less than float64, whatever the dtype of its layers"
                 )
     return perturbed
+
+
+def plain_outputs(workload: KerasInference, dtype: Dtype, number: int) -> dict[str, AnyArray] | None:
+    """Outputs of the backend's ordinary kernels in the dtype, layer by layer; None for float64."""
+    if dtype is Dtype.FLOAT64:
+        return None
+    arrays = workload.arrays(Draw(dtype, standard=cached_normal, renewed=lambda _: number))
+    name = str(dtype.storage)
+    model = workload.model(arrays, name, number)
+    with keras_model.layers_in(name):
+        inputs = workload.pack_inputs(model, _tensors_in(name, workload.input_arrays_of(arrays)))
+        outputs = keras_model.outputs_of(keras_model.call(model, inputs))
+        return {name: keras_model.as_array(tensor).astype(float) for name, tensor in outputs.items()}
+
+
+def _tensors_in(dtype: str, arrays: Iterable[AnyArray]) -> list[Any]:
+    """Tensors of the arrays, floats in the dtype."""
+    import keras
+
+    return [
+        keras.ops.convert_to_tensor(array, dtype=dtype if array.dtype.kind == "f" else None)
+        for array in arrays
+    ]
 
 
 def _outputs(

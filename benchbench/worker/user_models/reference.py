@@ -110,6 +110,9 @@ REPEAT_CALLS: Mapping[str, Callable[[Any], RepeatedCalls]] = {
 # Kinds whose ordinary kernels are an independent estimate of rounding errors.
 PLAIN_OUTPUTS: Mapping[str, Callable[[Any, Dtype, int], dict[str, AnyArray] | None]] = {
     TORCH: torch_reference.plain_outputs,
+    KERAS: keras_reference.plain_outputs,
+    JAX: jax_reference.plain_outputs,
+    ONNX: onnx_reference.plain_outputs,
 }
 
 
