@@ -95,3 +95,4 @@ def _functions_page() -> Iterator[str]:
     for module, names in MODULES.items():
         for name in sorted(names):
             yield f"::: benchbench.api.{module}.{name}\n"
+    yield "## Keywords of functions that measure\n\n::: benchbench.model.options.MeasureKeywords\n"

