@@ -166,6 +166,12 @@ def test_a_full_memory_and_a_lost_device_cost_only_their_cases(tmp_path: Path) -
     assert fit["status"] == "ok"
 
 
+def test_a_device_that_hangs_costs_only_its_case(tmp_path: Path) -> None:
+    hung, fit = run_gemm(tmp_path, "-d", "toy", "--env", "TOY_HUNG=20,0", "--timeout", "20", code=4)
+    assert hung["status"] == "timeout"
+    assert fit["status"] == "ok"
+
+
 def test_a_product_with_fewer_bits_than_its_dtype_is_no_result(tmp_path: Path) -> None:
     (row,) = run_gemm(tmp_path, "-d", "toy", "--env", "TOY_COARSE=1", code=4)
     assert row["status"] == "failed"

@@ -302,7 +302,7 @@ class Torch(Backend):
         holders = [device_name(str(tensor.device)) for tensor in tensors if tensor.device.type != "cpu"]
         in_use = _accelerators_in_use()
         names_of_cuda = [used for used in in_use if torch_device(used).startswith("cuda")]
-        name = device or next(iter([*holders, *names_of_cuda]), "cpu")
+        name = device_name(device) if device else next(iter([*holders, *names_of_cuda]), "cpu")
         waited = dict.fromkeys([name, *holders, *in_use])
         waits = [waiting_for(used) for used in waited if not used.startswith("cpu")]
         model = "" if name.startswith("cpu") else model_of(name)

@@ -7,6 +7,7 @@ With this folder in PYTHONPATH, `import torch` registers the device, as it does 
 These variables change it:
 - TOY_BYTES: the size of its memory;
 - TOY_LOST: the number of operators after which the device is lost;
+- TOY_HUNG: the number of operators after which the device never finishes;
 - TOY_COARSE: products are computed in bfloat16;
 - TOY_QUEUES: a folder, in which each process writes the time at which its queue is empty.
 """
@@ -26,6 +27,7 @@ from torch.utils._pytree import tree_map_only
 
 NAME = "toy"
 OPERATOR_S = 1e-3
+FOREVER_S = 1e6
 READING = frozenset({"aten::_local_scalar_dense", "aten::equal", "aten::nonzero"})  # results are on the host
 PRODUCTS = frozenset({"aten::mm", "aten::bmm", "aten::addmm"})
 TIME = struct.Struct("d")
@@ -44,6 +46,8 @@ class Queue:
         self.operators += 1
         if 0 < int(os.environ.get("TOY_LOST", "0")) < self.operators:
             raise RuntimeError("toy: the device is lost")
+        if 0 < int(os.environ.get("TOY_HUNG", "0")) < self.operators:
+            seconds = FOREVER_S
         self.done_s = max(self.done_s, time.monotonic()) + seconds
         if folder := os.environ.get("TOY_QUEUES"):
             self._publish(Path(folder))
