@@ -4,7 +4,6 @@ import re
 
 import pytest
 
-from benchbench.judging.comparison import THRESHOLD
 from benchbench.timing.policy import POLICIES, looks
 from tests.quoted_numbers import DOCS, quoted, value_of, with_numbers
 from tests.quoted_tables import QUOTED, renewed
@@ -57,11 +56,6 @@ def test_quoted_lines_are_printed_by_the_study(page: str, study: str, lines: lis
 @pytest.mark.parametrize(("page", "marker"), QUOTED)
 def test_a_quoted_table_agrees_with_the_study(page: str, marker: str) -> None:
     assert renewed(PAGES[f"{page}.md"], marker, QUOTED[page, marker]()) == PAGES[f"{page}.md"]
-
-
-def test_the_signatures_of_the_page_have_the_threshold_of_the_code() -> None:
-    thresholds = re.findall(r"threshold=([0-9.]+)", PAGES["api.md"])
-    assert set(map(float, thresholds)) == {THRESHOLD}
 
 
 def test_the_table_of_presets_is_current() -> None:

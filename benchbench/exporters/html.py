@@ -135,7 +135,7 @@ def _answers(document: Document, notes: _Links) -> str:
             continue
         text = f"<b>{html_text(work)}:</b> {html_text(sentence)}" if separator else notes.linked(work)
         tone = "" if cell.tone is Tone.PLAIN else f' class="{cell.tone}"'
-        items.append(f"<li{tone}>{text}{notes.marks(cell)}</li>")
+        items.append(f"<li{tone}>{text}{notes.marks(cell)}{_code(cell)}</li>")
     return f'<ul class="answers">{"".join(items)}</ul>' if items else ""
 
 
@@ -378,12 +378,13 @@ def _cell(cell: Cell, notes: _Links) -> str:
 def _toned(cell: Cell, text: str, notes: _Links) -> str:
     text = notes.linked(text)
     toned = text if cell.tone is Tone.PLAIN or not text else f'<span class="{cell.tone}">{text}</span>'
-    code = (
-        f"<pre><code>{'<br>'.join(html_text(line) for line in cell.code.splitlines())}</code></pre>"
-        if cell.code
-        else ""
-    )
-    return toned + notes.marks(cell) + code
+    return toned + notes.marks(cell) + _code(cell)
+
+
+def _code(cell: Cell) -> str:
+    """The cell's code, or an empty text."""
+    lines = "<br>".join(map(html_text, cell.code.splitlines()))
+    return f"<pre><code>{lines}</code></pre>" if cell.code else ""
 
 
 def _commands(table: Table) -> str:
