@@ -27,14 +27,15 @@ FILES = (
     *(f"benchbench/worker/{name}.py" for name in ("verify", "after_timing", "plausibility")),
 )
 TESTS = (
-    "acceptance", "asynchronous", "baselines", "bisection", "changed_work", "charts", "check",
-    "check_inputs", "check_rates", "common_change", "common_factor", "compare", "conditions", "documents",
-    "drift", "estimates", "exporters", "float8", "gate", "graphs", "hardware", "heats", "history",
-    "hours", "identity", "launch_bound", "limits", "linear_growth", "measure", "metric_table", "metrics",
-    "noise", "pairs", "parallel", "plan", "plausibility", "plausible", "plots", "pricing", "profiles",
-    "questions", "ranking", "renames", "report", "roofline", "run_heat", "schedule", "session_variance",
-    "sessions", "short_names", "site", "stats", "suite", "summaries", "tags", "time_left",
-    "timed_mutants", "tolerance", "trend", "variance", "whole_output",
+    "ab", "acceptance", "asynchronous", "baselines", "bisection", "changed_work", "charts", "check",
+    "check_inputs", "check_rates", "common_change", "common_factor", "compare", "conditions",
+    "documents", "drift", "estimates", "exporters", "float8", "gate", "graphs", "hardware", "heats",
+    "history", "hours", "identity", "launch_bound", "layouts", "limits", "linear_growth", "measure",
+    "metric_table", "metrics", "noise", "pairs", "parallel", "pipeline", "plan", "plausibility",
+    "plausible", "plots", "precision", "pricing", "profiles", "ranking", "ranks", "renames", "report",
+    "roofline", "run_heat", "schedule", "session_variance", "sessions", "short_names", "site", "stats",
+    "suite", "summaries", "tags", "threads", "time_left", "timed_mutants", "tolerance", "trend",
+    "update", "validating", "variance", "whole_output",
 )  # fmt: skip
 # Read by every process that tests start, which cannot find the settings of mutmut: nothing is recorded there.
 START = """\
@@ -103,8 +104,10 @@ def main(share: float, files: Sequence[str]) -> None:
         configure(folder, files)
         mutmut(folder, "run", "no_such_mutant")  # makes the mutants
         mutants = drawn([*results(folder)], share)
-        print(mutmut(folder, "run", *mutants)[-2000:], file=sys.stderr)
+        print(output := mutmut(folder, "run", *mutants)[-2000:], file=sys.stderr)
         statuses = results(folder)
+        if "failed to collect stats" in output:
+            raise SystemExit("A test fails without a mutant.")
         print(f"Mutants found by the fast tests, `python -m studies.mutation {share:g}`\n")
         print("| file | mutants | found | share |\n| --- | --: | --: | --: |")
         by_file: dict[str, Counter[bool]] = defaultdict(Counter)

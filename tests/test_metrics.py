@@ -14,6 +14,8 @@ from benchbench.analyse.metrics import (
     Sampled,
     disagreement,
     geometric_mean,
+    metric_named,
+    metric_values,
 )
 from benchbench.analyse.rows import COLUMNS, P99_SAMPLES, data_frame, flatten, rows
 from benchbench.model.case import Status
@@ -105,6 +107,23 @@ def test_a_rate_is_work_divided_by_latency(processes: list[list[float]], items: 
     assert row["items_per_s"] * row["latency_s"] == pytest.approx(items)
     assert row["flops_per_s"] * row["latency_s"] == pytest.approx(row["flops"])
     assert row["bytes_per_s"] * row["latency_s"] == pytest.approx(row["bytes"])
+
+
+@given(st.lists(seconds, min_size=3, max_size=5), st.integers(2, 5))
+def test_planned_rounds_determine_the_interval_of_a_rate(values: list[float], planned: int) -> None:
+    measurements = [a_measurement(block_s=(value,), cost=a_cost(items=3)) for value in values]
+    latency, rate = (
+        metric_named(name).of_processes(measurements, planned) for name in ("latency_s", "items_per_s")
+    )
+    ends = (3 / end if end else None for end in (latency.value, latency.high, latency.low))
+    assert (rate.value, rate.low, rate.high) == pytest.approx(tuple(ends))
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
+def test_a_metric_of_one_process_is_that_of_a_run_of_one(metric: Metric) -> None:
+    measurement = with_energy(100.0, cost=a_cost(items=3, link_bytes=0))
+    value = metric.source.process(measurement)
+    assert value.value == pytest.approx(metric_values([measurement])[metric.name].value)
 
 
 def test_disagreeing_processes_have_no_headline() -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,12 +17,13 @@ from hypothesis import strategies as st
 from benchbench.analyse.doubts import NO_DOUBT, UNBOUNDED, Doubt, TimedProcess, doubt, fair_pairs
 from benchbench.documents.answers import answer
 from benchbench.judging.ranking import ALPHA, Contender, Standing, judge_records, judge_works, share_of
+from benchbench.model.measurement import Telemetry, Turn
 from benchbench.model.run import Policy
 from benchbench.stats import VariancePrior, discovery_level, robust_prior, variance_prior
 from benchbench.store.runs import read_run
 from benchbench.timing.policy import POLICIES, with_rounds
 from studies.ranking import LOOKS, ONE_UNLIKE, Cell, simulated, walks
-from tests.factories import a_case, a_failure, a_measurement, a_record, some_rounds
+from tests.factories import a_case, a_failure, a_measurement, a_record, a_telemetry, a_watched, some_rounds
 from tests.simulator import highest_rate
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -179,6 +182,44 @@ def test_a_still_falling_process_may_reach_a_lower_time() -> None:
     rising = doubt(a_measurement(block_s=(1.0, 1.0, 1.5, 1.5, 2.0, 2.0), iterations=1, steady=False))
     assert rising.settled == 0.0
     assert doubt(a_measurement(block_s=(2.0, 1.0, 1.0), iterations=1)).settled == 0.0
+
+
+def busy(cores: float, **over: Any) -> Telemetry:
+    """Telemetry of two CPUs of which other programs use this many."""
+    return a_telemetry(busy_s=tuple((0.15 + 0.1 * cores) * number for number in range(11)), **over)
+
+
+@pytest.mark.parametrize(
+    ("telemetry", "cores", "alone"),
+    [
+        (busy(0.0), 0.0, 0.0),
+        (busy(0.09), 0.09, 0.0),  # tolerated
+        (busy(0.2), 0.2, math.log(1 / 0.6)),  # for twice the share of the step, on all threads
+        (busy(0.2, steal_s=tuple(0.01 * number for number in range(11))), 0.3, math.log(1 / 0.4)),
+        (busy(0.6), 0.6, UNBOUNDED),
+        (busy(0.0, gpu_processes=(1, 2, 1)), UNBOUNDED, UNBOUNDED),
+        (busy(0.0, gpu_processes=(1, 1)), 0.0, 0.0),
+    ],
+)
+def test_other_programs_may_have_slowed_a_process(telemetry: Telemetry, cores: float, alone: float) -> None:
+    contention = doubt(a_watched(telemetry))
+    assert (contention.cores, contention.alone) == pytest.approx((cores, alone))
+    assert contention.is_undisturbed is (alone == 0)
+
+
+def test_calm_turns_leave_no_doubt_about_other_programs() -> None:
+    turns = tuple(
+        Turn(cycle=cycle, began_s=cycle, ended_s=cycle + 0.5, blocks=1, cpu_s=0.5, other_cores=0.0)
+        for cycle in range(5)
+    )
+    assert doubt(a_watched(busy(0.6), turns=turns)) == NO_DOUBT
+    disturbed = tuple(replace(turn, other_cores=1.0) for turn in turns)
+    assert doubt(a_watched(busy(0.6), turns=disturbed)).alone == UNBOUNDED
+
+
+def test_few_blocks_settle_by_their_first_and_last() -> None:
+    few = doubt(a_measurement(block_s=(2.0, 1.5, 1.5, 1.0), iterations=1, steady=False))
+    assert few.settled == pytest.approx(math.log(1.5) + math.log(2.0))
 
 
 # The error

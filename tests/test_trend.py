@@ -174,6 +174,65 @@ def test_changes_a_day_apart_are_one_event_and_a_week_apart_are_two() -> None:
     assert shared_changes(trends(stepping(6, 6, 13, count=20), LATENCY)) == []
 
 
+def test_two_events_of_a_machine_are_apart() -> None:
+    two = trends(stepping(6, 6, 6, 13, 13, 13, count=20), LATENCY)
+    assert [(event.day, len(event.cases)) for event in shared_changes(two)] == [
+        ("2026-01-07", 3),
+        ("2026-01-14", 3),
+    ]
+
+
+def test_changes_of_several_machines_or_directions_are_no_event() -> None:
+    def of(machine: int, case_trends: list[Trend]) -> list[Trend]:
+        return [
+            replace(
+                trend,
+                case=f"{trend.case} {machine}",
+                points=tuple(replace(point, hardware=str(machine)) for point in trend.points),
+            )
+            for trend in case_trends
+        ]
+
+    two, slower = trends(stepping(8, 8), LATENCY), trends(stepping(8, 8, 8), LATENCY)
+    assert shared_changes([*of(1, two), *of(2, two)]) == []
+    assert len(shared_changes([*of(1, two), *of(1, two[:1]), *of(1, slower)])) == 1
+    faster = [
+        replace(
+            trend,
+            history=replace(
+                trend.history,
+                changes=tuple(replace(change, direction="faster") for change in trend.history.changes),
+            ),
+        )
+        for trend in two
+    ]
+    assert shared_changes([*of(1, two), *of(3, faster)]) == []
+    mixed = [replace(trend, case=f"{trend.case} also") for trend in faster]
+    assert shared_changes([*two, *mixed]) == []
+
+
+def test_more_cases_need_a_clearer_change() -> None:
+    source = np.random.default_rng(1)
+    noise = np.exp(np.repeat([0.0, 0.05], 5) + source.normal(0, 0.015, 10))
+    (alone,) = trends([a_run_at(number, 1e-3 * value) for number, value in enumerate(noise)], LATENCY)
+    (change,) = alone.history.changes
+    cases = int(1e-3 / change.p) + 1
+    runs = [
+        numbered_run(
+            number,
+            [
+                record
+                for size in range(cases)
+                for record in some_rounds(
+                    *[1e-3 * (value if size == 0 else 1.0)] * 2, case=a_case(params={"m": size})
+                )
+            ],
+        )
+        for number, value in enumerate(noise)
+    ]
+    assert not any(trend.history.changes for trend in trends(runs, LATENCY))
+
+
 def test_a_run_without_a_start_time_is_part_of_no_event() -> None:
     undated = [replace(run, info=replace(run.info, started="?")) for run in stepping(*FOUR_OF_FIVE)]
     all_trends = trends(undated, LATENCY)
@@ -244,6 +303,23 @@ def test_disagreeing_runs_of_one_tag_are_undecided() -> None:
     (trend,) = trends([*tagged, a_run_at(2, 0.001, tags={"commit": "b"})], LATENCY, by="commit")
     assert [point.tag for point in trend.points] == ["b"]
     assert [gap.runs for gap in trend.missing] == [("run00", "run01")]
+
+
+def test_an_undecided_run_has_the_tag_of_its_point() -> None:
+    undecided = replace(undecided_run(1), info=replace(undecided_run(1).info, tags={"commit": "b"}))
+    (trend,) = trends([*commits("a"), undecided, undecided_run(2)], LATENCY, by="commit")
+    assert [(gap.run, gap.tag) for gap in trend.missing] == [("run01", "b")]
+
+
+def test_contended_runs_of_a_tag_do_not_count_beside_others() -> None:
+    slow = contended_run(1, 2e-3)
+    slow = replace(slow, info=replace(slow.info, tags={"commit": "a"}))
+    quiet = a_run_at(0, 1e-3, tags={"commit": "a"})
+    (trend,) = trends([quiet, slow], LATENCY, by="commit")
+    assert [(point.runs, bool(point.contended)) for point in trend.points] == [(("run00",), False)]
+    assert trend.points[0].value == pytest.approx(1e-3, rel=1e-3)
+    (trend,) = trends([slow], LATENCY, by="commit")
+    assert [(point.runs, bool(point.contended)) for point in trend.points] == [(("run01",), True)]
 
 
 def test_p_values_are_corrected_for_the_number_of_cases() -> None:
