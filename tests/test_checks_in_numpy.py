@@ -1,0 +1,434 @@
+"""Checks after timing, of steps that NumPy computes in this process."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, cast
+
+import numpy as np
+import pytest
+
+from benchbench.backends.fake import Fake, FakeSession
+from benchbench.model.case import Dtype
+from benchbench.model.measurement import Cost
+from benchbench.worker import verify
+from benchbench.worker.after_timing import (
+    Projection,
+    TrainedOnce,
+    check_other_inputs,
+    check_projection,
+)
+from benchbench.worker.case import verify_output
+from benchbench.worker.program import WrongResult, build
+from benchbench.worker.reference import reference
+from benchbench.workloads.base import Draw, Program, Step, Training, Workload
+from benchbench.workloads.operations.gemm import Gemm
+from benchbench.workloads.program import Feed
+from tests.factories import a_case
+
+PROCESSES = 120  # the sample of a batch of six that each draws is missed once in a thousand million times
+
+
+class Mutable(FakeSession):
+    """A session whose arrays can be overwritten."""
+
+    overwrites = True
+
+    def put(self, array: Any) -> Any:
+        return super().put(array.copy())
+
+    def overwrite(self, inputs: tuple[Any, ...], values: tuple[Any, ...]) -> None:
+        for array, value in zip(inputs, values, strict=True):
+            array[:] = value
+
+
+def check(
+    work: Workload, job: dict[str, Any], dtype: Dtype = Dtype.FLOAT32, *, mutable: bool = False
+) -> None:
+    """Check a case after timing, as its process does."""
+    backend, session = Fake(), (Mutable if mutable else FakeSession)("cpu", dtype)
+    runner = build(backend, session, work, dtype)
+    check_other_inputs(backend, work, a_case(dtype=dtype), runner, session, {"warm": False} | job)
+
+
+# Products
+
+Change = Callable[[Any, Any, Any], Any]
+
+
+def product(change: Change = lambda c, _a, _b: c, *, has_samples: bool = False) -> Gemm:
+    """A product whose output is changed; with samples, the rows of A, which are the only input."""
+
+    class Product(Gemm):
+        samples_apart = has_samples
+
+        def is_input(self, name: str) -> bool:
+            return name == "a" or not has_samples
+
+        def sample(self, source: np.random.Generator, count: int) -> Any:
+            index = super().sample(source, count)
+            if has_samples:
+                index[:, 0] = index[0, 0]
+            return index
+
+        def build_fake(self, context: Any, arrays: Any) -> Program:
+            inputs = context.put(arrays["a"]), context.put(arrays["b"])
+            return Program(lambda a, b: change(a @ b, a, b), inputs)
+
+    return Product(6, 33, 65)
+
+
+def check_product(work: Gemm, *, processes: int = 1, mutable: bool = False, warm: bool = False) -> None:
+    job = {"reference": asdict(reference(work, Dtype.FLOAT32)), "warm": warm}
+    for _ in range(processes):
+        check(work, job, mutable=mutable)
+
+
+@pytest.mark.parametrize("mutable", [False, True])
+@pytest.mark.parametrize("has_samples", [False, True])
+def test_a_right_product_passes(*, has_samples: bool, mutable: bool) -> None:
+    for warm in (False, True):
+        check_product(product(has_samples=has_samples), processes=3, mutable=mutable, warm=warm)
+
+
+def with_value(place: Any, value: float) -> Change:
+    def change(c: Any, _a: Any, _b: Any) -> Any:
+        c[place] = value
+        return c
+
+    return change
+
+
+def first_output() -> Change:
+    outputs: list[Any] = []
+
+    def change(c: Any, _a: Any, _b: Any) -> Any:
+        outputs.append(c)
+        return outputs[0]
+
+    return change
+
+
+def cached_by_address() -> Change:
+    outputs: dict[int, tuple[Any, Any]] = {}
+    return lambda c, a, _b: outputs.setdefault(id(a), (c, a))[0]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda c, _a, _b: np.full_like(c, 0.5),
+        lambda c, _a, _b: c.T,
+        lambda c, _a, _b: c * (1 + 1e-3),
+        with_value((2, 2), np.nan),
+        with_value((2, 2), np.inf),
+        with_value((2, 2), 1e3),  # found by the projection, wherever it is
+        with_value((slice(None), 0), 0.0),
+        with_value(-1, 0.0),
+    ],
+)
+def test_a_wrong_product_is_found(change: Change) -> None:
+    with pytest.raises(WrongResult):
+        check_product(product(change))
+
+
+def test_an_output_that_was_computed_before_is_found() -> None:
+    work = product(first_output())
+    backend, session = Fake(), FakeSession("cpu", Dtype.FLOAT32)
+    runner = build(backend, session, work, Dtype.FLOAT32)
+    job = {"reference": asdict(reference(work, Dtype.FLOAT32)), "warm": False}
+    verify_output(work, runner, runner.step(), session, job)  # right before timing
+    with pytest.raises(WrongResult, match="of other inputs"):
+        check_other_inputs(backend, work, a_case(), runner, session, job)
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_an_output_cached_by_address_is_found_if_arrays_can_be_overwritten(*, warm: bool) -> None:
+    for mutable in (False, True):
+        work = product(cached_by_address())
+        backend, session = Fake(), (Mutable if mutable else FakeSession)("cpu", Dtype.FLOAT32)
+        runner = build(backend, session, work, Dtype.FLOAT32)
+        job = {"reference": asdict(reference(work, Dtype.FLOAT32)), "warm": warm}
+        runner.step()
+        if mutable:
+            with pytest.raises(WrongResult, match="of other inputs"):
+                check_other_inputs(backend, work, a_case(), runner, session, job)
+        else:
+            check_other_inputs(backend, work, a_case(), runner, session, job)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda c, _a, _b: np.concatenate([c[:-1], c[:1]]),
+        lambda c, _a, _b: np.concatenate([c[:1], c[:1], c[2:]]),
+        lambda c, _a, _b: np.concatenate([c[:3], c[:3]]),
+        lambda c, _a, _b: np.repeat(c[4:5], len(c), 0),
+    ],
+)
+def test_a_sample_that_is_copied_from_another_is_found(change: Change) -> None:
+    with pytest.raises(WrongResult):
+        check_product(product(change, has_samples=True), processes=PROCESSES)
+
+
+@pytest.mark.parametrize(("factor", "is_right"), [(0.99, True), (1.01, False)])
+def test_rows_may_differ_from_their_projection_by_six_tolerances(factor: float, *, is_right: bool) -> None:
+    values = np.array([[3.0, -4.0], [0.0, 0.1]])
+    signs = np.array([1.0, -1.0])
+    size = np.sqrt((25 + 0.01) / 2)  # of a small row: the root mean square of the norms of all rows
+    for row, norm in ((0, 5.0), (1, size)):
+        expected = values @ signs
+        expected[row] -= factor * 6 * 1e-3 * norm
+        ours = verify.Reference(expected={}, tolerance={"output": 1e-3}, others={})
+        session = cast(Any, FakeSession("cpu", Dtype.FLOAT32))
+        if is_right:
+            check_projection(values, Projection(signs, expected), session, ours)
+        else:
+            with pytest.raises(WrongResult) as wrong:
+                check_projection(values, Projection(signs, expected), session, ours)
+            assert wrong.value.error == pytest.approx(factor * 6e-3)
+
+
+# Training
+
+Update = Callable[..., Any]
+
+
+def descended(weight: Any, x: Any, y: Any) -> tuple[Any, Any]:
+    """Weight after a step down the gradient of the mean square of x · w − y, and the loss."""
+    residual = x @ weight - y
+    return weight - 0.1 * (2 / len(y)) * x.T @ residual, np.array([np.mean(residual**2)])
+
+
+@dataclass(frozen=True)
+class Regression(Training):
+    """Linear regression; `extra` is a further parameter, which no sample moves."""
+
+    batch: int = 6
+    inputs: int = 5
+
+    summary = "linear regression"
+    update: ClassVar[Update] = staticmethod(descended)
+    program: ClassVar[dict[str, Any]] = {}
+    has_extra: ClassVar[bool] = False
+
+    def cost(self, dtype: Dtype) -> Cost:
+        return Cost(flops=1, bytes=1, items=self.batch, item="sample")
+
+    def tiny(self) -> "Regression":
+        return self
+
+    def arrays(self, draw: Draw) -> dict[str, Any]:
+        arrays = {
+            "x": draw.normal("x", self.batch, self.inputs),
+            "y": draw.normal("y", self.batch),
+            "weight": draw.normal("weight", self.inputs),
+        }
+        return arrays | ({"extra": draw.normal("extra", 2)} if self.has_extra else {})
+
+    def is_input(self, name: str) -> bool:
+        return name in "xy"
+
+    def inputs_apart(self, names: Any) -> list[list[str]]:
+        return [[name] for name in names]
+
+    def steps(self, arrays: Any, ops: Any = None) -> Iterator[Step]:
+        raise NotImplementedError
+
+    def build_fake(self, context: Any, arrays: Any) -> Program:
+        names = [name for name in arrays if name not in "xy"]
+
+        def step(*arguments: Any) -> Any:
+            (weight, *extra), (x, y) = arguments[:-2], arguments[-2:]
+            moved, loss = type(self).update(weight, x, y)
+            return (moved, *extra, loss)
+
+        fields: dict[str, Any] = {
+            "state": tuple(arrays[name].copy() for name in names),
+            "parameters": lambda *state: dict(zip(names, state, strict=True)),
+            "restart": lambda arrays: tuple(arrays[name].copy() for name in names),
+        }
+        inputs = context.put(arrays["x"]), context.put(arrays["y"])
+        return Program(step, inputs, **(fields | type(self).program))
+
+
+def regression(update: Update = descended, **over: Any) -> Regression:
+    """A regression whose step and class attributes are replaced."""
+    changed: type[Regression] = type("Changed", (Regression,), {"update": staticmethod(update), **over})
+    return changed()
+
+
+def check_training(work: Training, dtype: Dtype = Dtype.FLOAT32, **job: Any) -> None:
+    for _ in range(PROCESSES):
+        check(work, job, dtype)
+
+
+def without(sample: int | slice) -> Update:
+    """A step that ignores samples of its batch."""
+
+    def update(weight: Any, x: Any, y: Any) -> Any:
+        return descended(weight, np.delete(x, sample, 0), np.delete(y, sample))
+
+    return update
+
+
+def test_a_right_step_of_training_passes() -> None:
+    check_training(regression())
+    check_training(regression(batched=lambda *_: ([], 0)))
+
+
+@pytest.mark.parametrize(
+    "update",
+    [
+        without(-1),
+        without(0),
+        without(3),
+        without(slice(3, None)),
+        lambda weight, x, y: descended(weight, x, 0 * y),
+        lambda weight, x, y: descended(weight, np.ones_like(x), y),
+        lambda weight, x, y: (weight, descended(weight, x, y)[1]),
+        lambda weight, x, y: (weight - 0.1, descended(weight, x, y)[1]),
+    ],
+)
+def test_a_step_of_training_that_does_less_is_found(update: Update) -> None:
+    with pytest.raises(WrongResult):
+        check_training(regression(update))
+
+
+@pytest.mark.parametrize(
+    "update",
+    [
+        lambda weight, x, y: descended(weight, x, 0 * y),
+        lambda weight, x, y: descended(weight, np.ones_like(x), y),
+    ],
+)
+def test_ignored_inputs_without_samples_are_found(update: Update) -> None:
+    with pytest.raises(WrongResult):
+        check_training(regression(update, batched=lambda *_: ([], 0)))
+
+
+def test_a_parameter_must_move_if_its_update_is_not_zero_in_the_reference() -> None:
+    with pytest.raises(WrongResult, match="does not change extra"):
+        check_training(regression(has_extra=True))
+    still = {"update of extra": [0.0, 0.0], "update of weight": [0.1], "losses": [1.0]}
+    moving = {"update of extra": [0.0, 0.1], "update of weight": [0.1], "losses": [1.0]}
+    work = regression(has_extra=True, all_move=False)
+    check_training(work, reference={"float32": None, "expected": still})
+    check_training(work, reference={"float32": {"expected": still}, "expected": moving})
+    with pytest.raises(WrongResult, match="does not change extra"):
+        check_training(work, reference={"float32": None, "expected": moving})
+
+
+def skipping(count: int) -> Update:
+    """A step that changes nothing this many times in a row, as after an overflow."""
+    skipped = 0
+
+    def update(weight: Any, x: Any, y: Any) -> Any:
+        nonlocal skipped
+        skipped = (skipped + 1) % (count + 1)
+        return descended(weight, x, y) if skipped == 0 else (weight, descended(weight, x, y)[1])
+
+    return update
+
+
+def test_skipped_steps_are_repeated_only_with_a_loss_scale() -> None:
+    check_training(regression(skipping(3)), Dtype.AMP_FP16)
+    with pytest.raises(WrongResult):
+        check_training(regression(skipping(4)), Dtype.AMP_FP16)
+    with pytest.raises(WrongResult):
+        check_training(regression(skipping(1)))
+
+
+def test_a_gradient_suffices_in_16_bits() -> None:
+    def gradients(_: Any) -> dict[str, Any]:
+        return {"weight": last[0]}
+
+    last: list[Any] = []
+
+    def still(weight: Any, x: Any, y: Any) -> Any:
+        moved, loss = descended(weight, x, y)
+        last[:] = [moved - weight]
+        return weight, loss
+
+    check_training(regression(still, program={"gradients": gradients}), Dtype.FLOAT16)
+    with pytest.raises(WrongResult, match="does not change weight"):
+        check_training(regression(still, program={"gradients": gradients}))
+    none = {"gradients": lambda weight: {"weight": 0 * weight}}
+    with pytest.raises(WrongResult, match="no gradient and changes nothing"):
+        check_training(regression(still, program=none), Dtype.FLOAT16)
+
+
+@pytest.mark.parametrize("is_used", [True, False])
+def test_random_numbers_of_a_step_must_change_it(*, is_used: bool) -> None:
+    seeds: list[int] = [0]
+
+    def dropped(weight: Any, x: Any, y: Any) -> Any:
+        mask = np.random.default_rng(seeds[-1] if is_used else 0).integers(0, 2, x.shape)
+        return descended(weight, x * mask, y)
+
+    work = regression(dropped, program={"seed": seeds.append}, batched=lambda *_: ([], 0))
+    if is_used:
+        check(work, {})
+        assert set(seeds) == {0, 1}
+    else:
+        with pytest.raises(WrongResult, match="random numbers"):
+            check(work, {})
+
+
+@pytest.mark.parametrize("is_used", [True, False])
+def test_fed_inputs_must_change_the_loss(*, is_used: bool) -> None:
+    def update(weight: Any, x: Any, y: Any) -> Any:
+        return descended(weight, x if is_used else np.ones_like(x), y if is_used else np.ones_like(y))
+
+    def batches() -> Iterator[Any]:
+        while True:
+            yield ()
+
+    work = regression(update, program={"feed": Feed(cast(Any, batches()))})
+    if is_used:
+        check(work, {})
+    else:
+        with pytest.raises(WrongResult, match="loss does not depend on the inputs"):
+            check(work, {})
+
+
+@pytest.mark.parametrize(
+    ("moved", "is_right"),
+    [
+        (lambda weight, x: weight - 0.1 * x.sum(0), True),
+        (lambda weight, x: np.where(np.arange(5) < 4, weight - x.sum(0), weight), False),
+        (lambda weight, x: weight - 0.1 * np.nan_to_num(x.sum(0)), False),
+    ],
+)
+def test_every_element_of_an_update_depends_on_its_gradient(moved: Update, *, is_right: bool) -> None:
+    def update(weight: Any, x: Any, _: Any) -> Any:
+        return moved(weight, x), weight[:1]
+
+    work = regression(update, has_loss=False)
+    if is_right:
+        check(work, {})
+    else:
+        with pytest.raises(WrongResult, match="weight does not depend on its gradient"):
+            check(work, {})
+
+
+@pytest.mark.parametrize(
+    ("dtype", "change", "differs"),
+    [
+        (Dtype.FLOAT32, 0.9e-4, False),
+        (Dtype.FLOAT32, 1.1e-4, True),
+        (Dtype.FLOAT16, 1.1e-4, False),  # a quarter of the unit roundoff
+        (Dtype.FLOAT16, 1.3e-4, True),
+        (Dtype.BFLOAT16, 9e-4, False),
+        (Dtype.BFLOAT16, 1.1e-3, True),
+        (Dtype.FLOAT32, np.nan, True),
+    ],
+)
+def test_gradients_differ_beyond_the_noise(dtype: Dtype, change: float, *, differs: bool) -> None:
+    def trained(by: float, loss: float = 1.0) -> TrainedOnce:
+        return TrainedOnce(loss, {"weight": np.array([3.0, 4.0]) * (1 + by), "zero": np.zeros(2)})
+
+    assert trained(0.0).differs(trained(change), dtype) is differs
+    assert trained(0.0).differs(trained(0.0, loss=2.0), dtype) is False
+    zero = {"zero": np.zeros(2)}
+    assert TrainedOnce(1.0, zero).differs(TrainedOnce(1.5, zero), dtype) is True
+    assert TrainedOnce(1.0, zero).differs(TrainedOnce(1.0, zero), dtype) is False
