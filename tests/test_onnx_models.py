@@ -42,11 +42,17 @@ def test_a_model_exported_by_one_process_is_found_by_another(tmp_path: Path, fol
     assert models.cached_model("b.onnx") is None
 
 
-def test_a_model_in_parts_is_not_cached(tmp_path: Path, folder: Path) -> None:
-    (tmp_path / "model.onnx.data").write_bytes(b"weights")
-    models.cache_model(exported(tmp_path), "a.onnx")
-    assert (tmp_path / "model.onnx").is_file()
-    assert models.cached_model("a.onnx") is None
+def test_a_model_in_two_files_is_cached_with_its_weights(tmp_path: Path, folder: Path) -> None:
+    """It refers to the second file by its name, so models of equal names are kept apart."""
+    for name in ("a.onnx", "b.onnx"):
+        (tmp_path / "model.onnx.data").write_bytes(name.encode())
+        models.cache_model(exported(tmp_path), name)
+    assert models.has_cached_models()
+    for name in ("a.onnx", "b.onnx"):
+        path = models.cached_model(name)
+        assert path is not None
+        assert path.read_bytes() == b"model"
+        assert path.with_name("model.onnx.data").read_bytes() == name.encode()
 
 
 def test_without_a_run_no_model_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 EXPORTED = "ACCELBENCH_EXPORTED"  # environment variable with the folder of the run's models
 FREE_TIMES = 10  # free disk space, as a multiple of a model's size, that storing it requires
+FREE_TIMES_OF_PARTS = 2  # the same for a model of more than 2 GB
 
 
 def model_name(workload: Workload, dtype: Dtype, *how: object, suffix: str = ".onnx") -> str:
@@ -33,7 +34,10 @@ def model_name(workload: Workload, dtype: Dtype, *how: object, suffix: str = ".o
 def cached_model(name: str) -> Path | None:
     """File of a model, if a process of this run has stored it."""
     path = _path_of(name)
-    return path if path and os.path.isfile(path) else None
+    if path is None or os.path.isfile(path):
+        return path
+    files = list(_folder_of_parts(path).glob(f"*{path.suffix}"))
+    return files[0] if files else None
 
 
 def run_cache(name: str) -> Path | None:
@@ -49,19 +53,33 @@ def run_cache(name: str) -> Path | None:
 def has_cached_models() -> bool:
     """True if a process of this run has stored a model."""
     folder = os.environ.get(EXPORTED)
-    return folder is not None and any(Path(folder).glob("*.onnx"))
+    return folder is not None and any(Path(folder).rglob("*.onnx"))
 
 
 def cache_model(path: Path, name: str) -> None:
-    """Move a model to the cache, unless there is no cache or too little disk space."""
-    target, size = _path_of(name), path.stat().st_size
-    has_parts = os.path.exists(
-        path.with_name(f"{path.name}.data")
-    )  # weights of more than 2 GB are in a separate file
-    if target is None or shutil.disk_usage(path).free < FREE_TIMES * size or has_parts:
+    """Move a model to the cache, unless there is no cache or too little disk space.
+
+    Weights of more than 2 GB are in a second file, to which the model refers by its name. Both are moved to a
+    folder of their own.
+    """
+    target, data = _path_of(name), path.with_name(f"{path.name}.data")
+    parts = [part for part in (data, path) if os.path.exists(part)]
+    size = sum(part.stat().st_size for part in parts)
+    free_times = FREE_TIMES if len(parts) == 1 else FREE_TIMES_OF_PARTS
+    if target is None or shutil.disk_usage(path).free < free_times * size:
         return
-    target.parent.mkdir(parents=True, exist_ok=True)
-    path.replace(target)  # both paths are in the run's folder, so on one file system
+    if len(parts) == 1:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        path.replace(target)  # both paths are in the run's folder, so on one file system
+        return
+    folder = _folder_of_parts(target)
+    folder.mkdir(parents=True, exist_ok=True)
+    for part in parts:  # the model last, since it is what others look for
+        part.replace(folder / part.name)
+
+
+def _folder_of_parts(path: Path) -> Path:
+    return path.with_suffix(".parts")
 
 
 def _path_of(name: str) -> Path | None:

@@ -50,7 +50,6 @@ TRACE = "trace.json"
 LEFT_TO_CPU = "fallback to CPU EP has been explicitly disabled"  # inference_session.cc
 WARM_STEPS = 3  # warm-up of a profiling session: its first step allocates
 PROVIDER = "CPUExecutionProvider"
-MAX_PROTOBUF_BYTES = 2**31 - 1  # larger models have their weights in a second file
 RECURRENT = {"GRU", "LSTM", "RNN"}  # ONNX's operators
 SUMS_IN_32_BITS = {
     "amx_int8",
@@ -592,7 +591,8 @@ def quantise_weights(path: Path, folder: Path, bits: int) -> Path:
     model = quantizer.model
     if not any(node.op_type == "MatMulNBits" for node in model.nodes()):
         raise Unsupported("it has no products with constant weights")
-    model.save_model_to_file(str(quantised), model.model.ByteSize() > MAX_PROTOBUF_BYTES)
+    is_large = os.path.exists(path.with_name(f"{path.name}.data"))  # torch saves weights of 2 GB apart
+    model.save_model_to_file(str(quantised), is_large)
     return quantised
 
 
