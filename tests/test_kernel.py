@@ -1,4 +1,7 @@
 import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -6,6 +9,7 @@ import pytest
 
 from benchbench.machine import kernel
 from tests.machines import Files, tree
+from tests.program import wait_for
 
 TICK = os.sysconf("SC_CLK_TCK")
 STAT = (
@@ -192,3 +196,20 @@ def test_tpus_are_found_among_pci_devices_with_any_driver(tmp_path: Path) -> Non
         (folder / "device").write_text(device + "\n")
     assert kernel.tpu_chips(tmp_path) == 2
     assert kernel.tpu_chips(tmp_path / "elsewhere") == 0
+
+
+def test_without_proc_processes_are_found_by_psutil(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "import subprocess, sys; subprocess.run(['sleep', '30'])"]
+    absent = tmp_path / "proc"
+    with subprocess.Popen(command) as process:
+        try:
+            wait_for(lambda: len(kernel.process_tree(process.pid, absent)) == 2)
+            (child,) = kernel.process_tree(process.pid, absent) - {process.pid}
+            assert not kernel.is_stopped(process.pid, absent)
+            process.send_signal(signal.SIGSTOP)
+            wait_for(lambda: kernel.is_stopped(process.pid, absent))
+        finally:
+            process.kill()
+            os.kill(child, signal.SIGKILL)
+    assert kernel.is_stopped(process.pid, absent)
+    assert kernel.process_tree(process.pid, absent) == {process.pid}

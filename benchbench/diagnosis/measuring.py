@@ -13,7 +13,7 @@ from benchbench.diagnosis.findings import Finding, examine, this_host
 from benchbench.errors import AccelbenchError, NothingToMeasure, UnreadableInput, UsageError
 from benchbench.launch.pool import WorkerPool
 from benchbench.launch.project import no_code
-from benchbench.machine import nvml
+from benchbench.machine import amdsmi, nvml
 from benchbench.model.case import Case
 from benchbench.model.options import MeasureOptions
 from benchbench.model.run import RunInfo
@@ -50,7 +50,7 @@ class Selftest:
 
 def examine_machine() -> list[Finding]:
     """Run the checks of this machine, worst finding first."""
-    gpus = nvml.connect()
+    gpus = _connect_gpus()
     try:
         return examine(this_host(gpus))
     finally:
@@ -172,6 +172,15 @@ def run_selftest(options: MeasureOptions, observer: RunObserver) -> Selftest:
             observer.note("looking for devices, and spinning on them")
         on_devices, notes = selftest.on_devices(pool)
     return Selftest(results=[*host, *on_devices], notes=notes)
+
+
+def _connect_gpus() -> nvml.Nvml | str:
+    """The counters of NVIDIA's GPUs, else of AMD's; the reason of the former if there are none."""
+    gpus = nvml.connect()
+    if not isinstance(gpus, str):
+        return gpus
+    of_amd = amdsmi.connect()
+    return gpus if isinstance(of_amd, str) else of_amd
 
 
 def _has_gpu() -> bool:

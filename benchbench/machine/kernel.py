@@ -13,12 +13,13 @@ import re
 import select
 import sys
 import threading
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from time import process_time
+from typing import Any
 
 from benchbench import paths
 from benchbench.model.case import Dtype
@@ -201,7 +202,9 @@ def _states_of(root: Path, group: int) -> set[str]:
 
 
 def process_tree(pid: int, proc: Path = PROC) -> set[int]:
-    """The process and its descendants; only the process if the kernel lists no children."""
+    """The process and its descendants; only the process if the system lists no children."""
+    if not os.path.isdir(proc):
+        return {pid, *(_by_psutil(pid, _descendant_ids) or ())}
     tree, pending = {pid}, [pid]
     while pending:
         for path in proc.glob(f"{pending.pop()}/task/*/children"):
@@ -234,9 +237,25 @@ def thread_count(proc: Path = PROC) -> int:
 
 
 def is_stopped(pid: int, proc: Path = PROC) -> bool:
-    """True if all threads of the process are stopped or have ended."""
+    """True if all threads of the process are stopped or have ended, or if the system cannot tell."""
+    if not os.path.isdir(proc):
+        return _by_psutil(pid, lambda process: process.status()) in (None, "stopped", "zombie")
     states = [read_text(path).rpartition(")")[2].split() for path in proc.glob(f"{pid}/task/*/stat")]
     return all(fields[0] in "TtZX" for fields in states if fields)
+
+
+def _descendant_ids(process: Any) -> list[int]:
+    return [child.pid for child in process.children(recursive=True)]
+
+
+def _by_psutil(pid: int, query: Callable[[Any], Any]) -> Any:
+    """Result of a query of a psutil process; None if the process or psutil is missing."""
+    with suppress(ImportError):
+        import psutil
+
+        with suppress(psutil.Error):
+            return query(psutil.Process(pid))
+    return None
 
 
 class ProcessEnd:
