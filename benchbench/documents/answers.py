@@ -103,13 +103,13 @@ def _slower(verdict: WorkVerdict, rivals: Sequence[Rival], named: Sequence[Rival
 
 
 def tokens_text(work: Work) -> str:
-    """`; 8.67k token/s ±3 %, 45 % of the bound 19.2k token/s` of a language model's fastest engine.
+    """`; openvino 8.67k token/s ±3 %, 45 % of the bound 19.2k token/s`: the fastest engine's rate.
 
-    Empty for other works, and if no engine is known to be fast.
+    Empty for works other than a user's language model, and without an engine.
     """
     fastest = work.verdict.fastest
     row = next((row for row in work.rows if fastest and row.case == fastest.case), None)
-    if fastest is None or row is None or row.item != TEXT_ITEM:
+    if fastest is None or row is None or row.item != TEXT_ITEM or not row.is_user_model:
         return ""
     rate = row.metric("items_per_s")
     if rate.value is None:
