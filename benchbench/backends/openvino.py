@@ -43,6 +43,7 @@ QUANTISED = ("u8", "i8", "u4", "i4")
 PRODUCTS = frozenset({"Convolution", "Deconvolution", "FullyConnected", "MatMul", "RNNCell", "RNNSeq"})
 CONVOLUTIONS = {"Conv", "ConvTranspose"}  # ONNX's operators
 NOT_CONVERTED = re.compile(r"-- (\w+?)-\d+ with a message:\n(.+?)\n\n", re.DOTALL)
+NO_CONVERSION_RULE = re.compile(r"No conversion rule found for operations:\s*([^\n]+)")
 WARM_STEPS = 3  # warm-up of a counting request: its first step allocates
 COMPRESSOR = "nncf"  # package of OpenVINO that reduces weights
 COMPRESSIONS = MappingProxyType({WEIGHTS_INT8: "INT8_ASYM", WEIGHTS_INT4: "INT4_SYM"})  # its names of modes
@@ -378,6 +379,8 @@ def _conversion_error(error: Exception) -> Exception:
     if "OpConversionFailure" not in text:
         return error
     failed = NOT_CONVERTED.search(text)
+    if missing := NO_CONVERSION_RULE.search(text):
+        return Unsupported(f"OpenVINO does not read {missing[1].strip()}")
     if failed is None:
         return Unsupported(f"OpenVINO does not read this model: {' '.join(text.split())[-200:]}")
     reason = failed[2].splitlines()[-1]

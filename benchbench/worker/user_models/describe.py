@@ -95,7 +95,7 @@ SCALAR_LOSS: tuple[str, list[int]] = (LOSS, [])
 # Keys of the graph's facts that are part of the description.
 GRAPH_KEYS = (
     *("digest", "flops", "parameters", "constants", "floats", "other_bytes", "takes_images", "dtype"),
-    *("weights_dtype", "takes", "gives", "data"),
+    *("weights_dtype", "takes", "gives", "data", "omits"),
 )
 
 
