@@ -56,11 +56,13 @@ NUMBERS, AXIS = 0.22, 0.4  # height of an axis's numbers, without and with its u
 MIN_WIDTH = 5.0  # of a figure, for its title
 WIDER = 1.2  # additional width of axes in one column
 VALUES, UNIT = 8, 0.2  # left of a panel: characters of a value, and width of the unit
+TICK = 6  # characters of a tick besides its unit, as in `500 MFLOP/s`
 BESIDE = 16  # characters right of a panel, such as `1.24k image/s`
 ROW = {Bars: 0.22, Strips: 0.42}  # height of each alternative
 # Width and height of a panel's axes.
 WIDTH = {Bars: 2.6, Strips: 3.0, Sweeps: 3.2, Roofline: 3.2, PricePanel: 3.2}
 HEIGHT = {Sweeps: 2.2, Roofline: 2.2, PricePanel: 2.2}
+TICKED = (Sweeps, Roofline)  # have units in their ticks
 TREND_WIDTH, TREND_HEIGHT = 4.6, 1.7
 
 
@@ -190,7 +192,11 @@ def _column(panels: Sequence[Panel], wider: float) -> _Column:
     """
     kind = type(panels[0]) if panels else Bars
     labels = max((len(label_of(label)) for panel in panels for label in _labels(panel)), default=0)
-    values = VALUES * CHARACTER + UNIT
+    units = [
+        panel.unit if isinstance(panel, Sweeps) else "FLOP/s" for panel in panels if type(panel) in TICKED
+    ]
+    characters = max([VALUES, *(len(unit) + TICK for unit in units)])
+    values = characters * CHARACTER + UNIT
     label_width = labels * CHARACTER + 0.1
     if kind in ROW:
         return _Column(left=label_width, axes=WIDTH[kind] + wider, right=BESIDE * CHARACTER)

@@ -76,13 +76,16 @@ def _even_step(low: float, high: float) -> float:
 
 
 def tick_text(value: float, unit: str) -> str:
-    """Label of a tick: `20 ms`, `1.5×`, `5 GB/s`."""
+    """Label of a tick: `20 ms`, `1.5×`, `5 GB/s`, `2k images/s`."""
     if unit in ("×", ""):
         return f"{value:g}{unit}"
     if unit == "B":
         return fmt.size(value)
     power = fmt.axis_power(value, unit)
-    return f"{value / 10.0**power:.4g} {fmt.unit_text(unit, power)}"
+    number = f"{value / 10.0**power:.4g}"
+    if unit == "s" or unit in fmt.PREFIXED:
+        return f"{number} {fmt.unit_text(unit, power)}"
+    return f"{number}{fmt.PREFIXES[power]} {fmt.unit_text(unit, 0)}"
 
 
 def date_names(started: Sequence[str]) -> list[str]:
