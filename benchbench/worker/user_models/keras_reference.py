@@ -33,6 +33,11 @@ def outputs(workload: KerasInference, dtype: Dtype, number: int) -> dict[str, An
     return _outputs(workload, dtype, number, seed=number)
 
 
+def redrawn_outputs(workload: KerasInference, seed: int) -> dict[str, AnyArray]:
+    """Outputs in float64 with the random numbers of this seed, if the model draws any."""
+    return _outputs(workload, Dtype.FLOAT32, 0, seed=seed)
+
+
 def rounded_outputs(
     workload: KerasInference, dtype: Dtype, seed: int, number: int = 0
 ) -> dict[str, AnyArray]:

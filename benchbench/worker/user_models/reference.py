@@ -115,6 +115,12 @@ PLAIN_OUTPUTS: Mapping[str, Callable[[Any, Dtype, int], dict[str, AnyArray] | No
     ONNX: onnx_reference.plain_outputs,
 }
 
+# Kinds whose models may draw random numbers. JAX functions get their keys.
+REDRAWN_OUTPUTS: Mapping[str, Callable[[Any, int], dict[str, AnyArray]]] = {
+    TORCH: torch_reference.redrawn_outputs,
+    KERAS: keras_reference.redrawn_outputs,
+}
+
 
 class CannotVerify(Exception):
     """The model's float64 result cannot serve as a reference; the message has the reason."""
@@ -194,11 +200,27 @@ def _require_main_output(
         return
     if main in expected and not expected[main].size:
         raise CannotVerify(f"its {main} has no elements")
+    if main in _random_outputs(workload.tiny()):
+        others = f" ({', '.join(tolerances)} could be compared)" if tolerances else ""
+        raise CannotVerify(
+            f"its main output, {main}, is random, and every engine draws other numbers{others}: pass the "
+            "random numbers as an input, or return another output first"
+        )
     which = f"its main output, {main}," if tolerances else "every output"
     raise CannotVerify(
         f"rounding alone, or chance, moves {which} too far from float64: with a tolerance above "
         f"{VERIFIABLE:.0%}, zeros might pass"
     )
+
+
+def _random_outputs(workload: ModelOperation) -> list[str]:
+    """Names of the outputs that change with the seed of the random numbers."""
+    redraw = REDRAWN_OUTPUTS.get(workload.spec.kind)
+    if redraw is None:
+        return []
+    with _in_float64():
+        first, second = (redraw(workload, seed) for seed in (0, 1))
+    return [name for name, values in first.items() if relative_error(second[name], values)]
 
 
 def _require_no_side_effect(workload: ModelOperation) -> None:

@@ -60,6 +60,13 @@ def plain_outputs(workload: ModelInference, dtype: Dtype, number: int) -> dict[s
     return _outputs(workload, dtype, number, Plain(dtype), lambda: seed_everything(number))
 
 
+def redrawn_outputs(workload: ModelInference, seed: int) -> dict[str, AnyArray]:
+    """Outputs in float64 with the random numbers of this seed, if the module draws any."""
+    from benchbench.workloads._reference.torch_rounding import Selecting
+
+    return _outputs(workload, Dtype.FLOAT32, 0, Selecting(), lambda: seed_everything(seed))
+
+
 def rounded_outputs(
     workload: ModelInference, dtype: Dtype, seed: int, number: int = 0
 ) -> dict[str, AnyArray]:
