@@ -16,12 +16,17 @@ from benchbench.documents.gate import baseline_document
 from benchbench.errors import CannotWrite, NotComparable, UnreadableInput, UsageError
 from benchbench.gate import baselines, checking
 from benchbench.gate.baselines import encode_session, read_session
-from benchbench.gate.checking import HERE
-from benchbench.judging.check import MAX_SESSIONS
-from benchbench.model.run import Partner
+from benchbench.gate.checking import HERE, CheckedRun, CheckOptions
+from benchbench.judging.check import MAX_SESSIONS, CaseFinding
+from benchbench.judging.sessions import ASSUMED_DEDICATED, ASSUMED_SHARED
+from benchbench.model.case import Verdict
+from benchbench.model.options import MeasureOptions, Variance
+from benchbench.model.run import Partner, Policy, Run, Settings
+from benchbench.running.observer import RunObserver
 from benchbench.store import runs
 from tests.factories import (
     a_case,
+    a_digest,
     a_failure,
     a_left_out,
     a_machine,
@@ -36,6 +41,7 @@ from tests.rendering import rendered
 
 LATENCY = METRICS[0]
 OTHER = a_machine(cpu="Other CPU")
+QUIET = RunObserver()
 
 
 def a_session(number: int = 0, **over: Any) -> Digest:
@@ -287,6 +293,214 @@ def test_the_first_session_and_a_repeated_run_are_accepted(tmp_path: Path) -> No
     stored_run(tmp_path, 0)
     assert accept(tmp_path, "RUN00").runs == 1
     assert accept(tmp_path, "RUN00").runs == 1
+
+
+# Checks in this process
+
+
+@pytest.fixture
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Folder with five sessions of `main`, on a machine that is this one."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(checking, "machine", a_machine)
+    accept_five(tmp_path)
+    return tmp_path
+
+
+def check(root: Path, run: str | None = None, *, observer: RunObserver = QUIET, **over: Any) -> CheckedRun:
+    options: dict[str, Any] = {"measure": MeasureOptions(), "results": root, "run": run, "baseline": "main"}
+    return checking.run_check(CheckOptions(**(options | over)), observer)
+
+
+def only(checked: CheckedRun) -> CaseFinding:
+    (finding,) = checked.result.findings
+    return finding
+
+
+Measured = list[tuple[Any, ...]]
+
+
+def measures(monkeypatch: pytest.MonkeyPatch, run: Any, name: str = "measure_cases") -> Measured:
+    """Arguments of each measurement by a check, which gets this run."""
+    measured: Measured = []
+
+    def measure(*arguments: Any) -> Any:
+        measured.append(arguments)
+        return run
+
+    monkeypatch.setattr(checking, name, measure)
+    return measured
+
+
+def a_slow_run(factor: float, **over: Any) -> Run:
+    seconds = [0.001 * factor * noise for noise in (1.0, 1.001, 0.999)]
+    return a_run(some_rounds(*seconds), **({"id": "AGAIN", "started": "2026-01-20T00:00:00Z"} | over))
+
+
+def test_a_stored_run_is_checked_against_the_sessions(results: Path) -> None:
+    stored_run(results, 5)
+    checked = check(results, "RUN05")
+    assert (checked.baseline, checked.note, checked.run.info.id) == ("main", "", "RUN05")
+    assert only(checked).verdict is Verdict.SAME
+    assert len(checked.result.sessions) == 5
+
+
+def test_a_session_of_the_baseline_is_checked_against_the_others(results: Path) -> None:
+    checked = check(results, "RUN03")
+    assert [session.id for session in checked.result.sessions] == ["RUN00", "RUN01", "RUN02", "RUN04"]
+    assert checked.note
+    stored_run(results, 9)
+    checking.accept(results, "alone", "RUN09", baselines.ignore_warning)
+    with pytest.raises(NotComparable):
+        check(results, "RUN09", baseline="alone")
+
+
+@pytest.mark.parametrize(("again", "verdict"), [(1.2, Verdict.SLOWER), (1.0, Verdict.SAME)])
+def test_a_slower_case_is_measured_again_like_the_run(
+    results: Path, monkeypatch: pytest.MonkeyPatch, again: float, verdict: Verdict
+) -> None:
+    settings, policy = Settings(threads=2, timeout_s=77), Policy(name="full", rounds=2)
+    stored_run(results, 5, 0.0012, settings=settings, policy=policy)
+    measured = measures(monkeypatch, a_slow_run(again))
+    checked = check(results, "RUN05", measure=MeasureOptions(pythons={"torch": "python9"}, wait_s=7.0))
+    ((cases, terms, pythons, folder, _),) = measured
+    assert only(checked).verdict is verdict
+    assert only(checked).flagged
+    assert cases == [a_case()]
+    assert (terms.settings, terms.policy) == (settings, replace(policy, rounds=3))
+    assert (terms.seed, terms.wait_s) == (None, 7.0)
+    assert (pythons, folder) == ({"torch": "python9"}, results / "runs/RUN05")
+
+
+def test_a_slower_run_of_another_machine_is_decided_in_one_stage(
+    results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = measures(monkeypatch, a_slow_run(1.0))
+    monkeypatch.setattr(checking, "machine", lambda: OTHER)
+    stored_run(results, 5, 0.0012)
+    checked = check(results, "RUN05")
+    assert (only(checked).verdict, measured) == (Verdict.SLOWER, [])
+    assert checked.note
+    both = check(results, "RUN05", metrics=("latency_s", "items_per_s", "latency_s"))
+    assert [finding.metric for finding in both.result.findings] == ["latency_s", "items_per_s"]
+
+
+def test_a_slowdown_within_the_limit_passes(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = measures(monkeypatch, a_slow_run(1.2))
+    stored_run(results, 5, 0.0012)
+    for limit in ("30%", "0.3", 0.3):
+        assert only(check(results, "RUN05", max_slowdown=limit)).verdict is not Verdict.SLOWER
+    assert measured == []
+    assert only(check(results, "RUN05", max_slowdown="10%")).verdict is Verdict.SLOWER
+    assert only(check(results, "RUN05", confirm=False)).verdict is Verdict.SLOWER
+    assert len(measured) == 1
+    (results / "accelbench.toml").write_text('[check]\nmax-slowdown = "30%"\nbaseline = "main"\n')
+    assert only(check(results, "RUN05", baseline=None)).verdict is not Verdict.SLOWER
+
+
+@pytest.mark.parametrize(("dedicated", "assumed"), [(True, ASSUMED_DEDICATED), (None, ASSUMED_SHARED)])
+def test_a_check_has_the_options_of_its_command(
+    results: Path, dedicated: bool | None, assumed: float
+) -> None:
+    stored_run(results, 5)
+    options: dict[str, Any] = {
+        "dedicated": dedicated,
+        "strict_env": True,
+        "confirm": False,
+        "variance": Variance.OWN,
+    }
+    policy = check(results, "RUN05", **options).result.policy
+    assert (policy.assumed, policy.strict_env, policy.confirm, policy.interleaved) == (
+        assumed,
+        True,
+        False,
+        False,
+    )
+    assert policy.variance is Variance.OWN
+
+
+def test_the_cases_of_the_baseline_are_measured_like_its_newest_session(
+    results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, policy = Settings(threads=3), Policy(name="full", rounds=4)
+    stored_run(results, 6, settings=settings, policy=policy)
+    accept(results, "RUN06", anyway=True)
+    measured = measures(monkeypatch, a_slow_run(1.0))
+    check(results)
+    check(results, measure=MeasureOptions(rounds=5))
+    (cases, terms, _, folder, _), (_, longer, *_) = measured
+    assert (cases, folder) == ([a_case()], results)
+    assert (terms.settings, terms.policy) == (settings, policy)
+    assert longer.policy.rounds == 5
+
+
+@pytest.mark.parametrize(
+    "over",
+    [
+        {"measure": MeasureOptions(rounds=2)},
+        {"measure": MeasureOptions(phases=("train",))},
+        {"baseline": None},
+        {"ab": "mode=compile"},
+        {"ab": "jax"},
+        {"max_slowdown": "much"},
+        {"metrics": ("nosuch",)},
+    ],
+)
+def test_options_that_a_check_cannot_have_are_refused(results: Path, over: dict[str, Any]) -> None:
+    stored_run(results, 5)
+    with pytest.raises(UsageError):
+        check(results, "RUN05", **over)
+
+
+def test_code_is_measured_on_both_sides_and_a_slower_case_again(
+    results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cases = (a_case(), a_case(params={"m": 1}))
+
+    def side(label: str, name: str, partner: str, factor: float) -> Run:
+        records = [
+            record
+            for case, slower in zip(cases, (factor, 1.0), strict=True)
+            for record in some_rounds(0.001 * slower, 0.001001 * slower, 0.000999 * slower, case=case)
+        ]
+        counterparts = {case.id: case.id for case in cases}
+        return a_run(records, id=name, partner=Partner(label=label, run=partner, cases=counterparts))
+
+    def pair(factor: float) -> Any:
+        return side("torch", "REF", "NEW", 1.0), side(HERE, "NEW", "REF", factor)
+
+    measured = measures(monkeypatch, pair(1.2), "measure_cases_on")
+    measures(monkeypatch, pair(1.2), "measure_sides")
+    checked = check(results, baseline=None, ab="torch")
+    ((sides, again, terms, _, folder, _, pinned),) = measured
+    assert checked.baseline == ""
+    assert {finding.verdict for finding in checked.result.findings} == {Verdict.SLOWER, Verdict.SAME}
+    assert [side.text for side in sides] == ["torch", HERE]
+    assert (again, folder) == ([cases[0]], results / "runs/NEW")
+    assert terms.policy.rounds == 3
+    assert pinned[cases[0].id] == {"m", "n", "k"}
+    measures(monkeypatch, pair(1.0), "measure_sides")
+    unchanged = check(results, baseline=None, ab="torch").result
+    assert {finding.verdict for finding in unchanged.findings} == {Verdict.SAME}
+    assert len(measured) == 1
+
+
+def test_only_equal_parameters_are_kept_when_both_sides_are_measured_again() -> None:
+    wider = a_case(params={"m": 64, "n": 65, "k": 64, "new": 1})
+    ref = a_digest([(a_case(), [1.0])], partner=Partner(label="rev:a", run="NEW", cases={}))
+    partner = Partner(label=HERE, run="REF", cases={wider.id: a_case().id})
+    new = a_digest([(wider, [1.0]), (a_case(params={"m": 1}), [1.0])], partner=partner)
+    assert checking.equal_params(ref, new) == {wider.id: frozenset({"m", "k"})}
+
+
+def test_a_baseline_plans_every_case_that_a_session_could_run() -> None:
+    first, second = a_case(), a_case(params={"m": 2})
+    renewed = replace(first, suite="full")
+    sessions = [
+        a_session(0),
+        digest(a_run([a_record(case=renewed), a_record(case=second)], left_out=(a_left_out(),))),
+    ]
+    assert checking.planned_cases(sessions) == [renewed, second]
 
 
 def test_a_baseline_shows_the_spread_between_sessions(tmp_path: Path) -> None:
