@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
 from benchbench.analyse.digest import CaseDigest, Digest, digest
+from benchbench.analyse.doubts import NO_DOUBT
 from benchbench.analyse.metrics import METRICS, Metric
 from benchbench.documents import gate
 from benchbench.documents.gate import TITLES, Gate, conclusions
@@ -26,9 +27,9 @@ from benchbench.judging.gate_ending import Ending, decided_count, endings, exit_
 from benchbench.judging.session_cases import GatePolicy
 from benchbench.judging.sessions import ASSUMED_DEDICATED, ASSUMED_SHARED, MIN_SESSIONS, days_of, hours_of
 from benchbench.model.case import Case, Verdict
-from benchbench.model.measurement import Memory
+from benchbench.model.measurement import Memory, Turn
 from benchbench.model.options import Inconclusive, Rule, Variance
-from benchbench.model.run import Settings
+from benchbench.model.run import Partner, Settings
 from tests.factories import (
     a_case,
     a_cost,
@@ -36,6 +37,7 @@ from tests.factories import (
     a_failure,
     a_left_out,
     a_machine,
+    a_measurement,
     a_record,
     a_run,
     a_telemetry,
@@ -628,6 +630,82 @@ def test_contended_sessions_do_not_count() -> None:
             Verdict.INSUFFICIENT,
             "no session has latency_s of 3 processes that were steady, agreed and were not contended",
         )
+    )
+
+
+def test_a_digest_has_what_a_comparison_needs() -> None:
+    turn = Turn(cycle=0, began_s=0.0, ended_s=1.0, blocks=5, cpu_s=1.0)
+    outcomes = (
+        a_measurement(turns=(turn,), stop_reason="time", warmup_block_s=()),
+        a_measurement(turns=(turn,), stop_reason="precision", steady=False, block_s=(0.02,) * 5),
+        a_measurement(turns=(turn,), stop_reason="time", block_s=(0.04,) * 5, cold_s=None),
+    )
+    records = [
+        a_record(outcome, round=number, part=number // 2, device_model="Model")
+        for number, outcome in enumerate(outcomes)
+    ]
+    left_out, unmeasured = a_left_out(), a_case(params={"m": 3})
+    info: dict[str, Any] = {
+        "tags": {"commit": "c0ffee"},
+        "partner": Partner(label="a", run="B", cases={}),
+        "variables": {"A": "1"},
+        "plan": (a_case(), unmeasured),
+        "left_out": (left_out,),
+    }
+    run = a_run(records, damaged=("line 3",), **info)
+    side = CaseDigest(
+        case=a_case(),
+        rounds=(0, 1, 2),
+        parts=(0, 0, 1),
+        values={
+            "latency_s": (0.001, 0.002, 0.004),
+            "cold_s": (0.25, 0.25, None),
+            "peak_host_bytes": (65_011_712,) * 3,
+        },
+        doubts=(NO_DOUBT, NO_DOUBT, NO_DOUBT),
+        cycles=tuple({0: (math.log(step), False)} for step in (0.001, 0.002, 0.004)),
+        unsteady=1,
+        stopped_by=("precision", "time"),
+        cost=a_cost(),
+        timer="perf_counter",
+        precision={"matmul": "highest"},
+        version="2.13.0",
+        device_model="Model",
+    )
+    expected = Digest(
+        id=run.info.id,
+        started=run.info.started,
+        version=run.info.version,
+        machine=run.info.machine,
+        settings=run.info.settings,
+        policy=run.info.policy,
+        frameworks={"torch": "2.13.0", "tensorflow": "2.21.0", "jax": "0.10.2"},
+        damaged=("line 3",),
+        partner=info["partner"],
+        commit="c0ffee",
+        variables={"A": "1"},
+        cases={
+            left_out.case.id: CaseDigest(
+                case=left_out.case,
+                absent=f"{left_out.status}: {left_out.reason}",
+                status=left_out.status,
+            ),
+            a_case().id: side,
+            unmeasured.id: CaseDigest(case=unmeasured),
+        },
+    )
+    assert digest(run) == expected
+    alone = digest(a_run([replace(record, part=0) for record in records])).cases[a_case().id]
+    assert alone == replace(side, parts=(), doubts=(), cycles=())
+    processes = side.timed_processes(LATENCY)
+    assert {number: (process.log, process.part) for number, process in processes.items()} == pytest.approx(
+        {0: (math.log(0.001), 0), 1: (math.log(0.002), 0), 2: (math.log(0.004), 1)}
+    )
+    assert processes[1].cycles == {0: (math.log(0.002), False)}
+    assert side.timed_processes(METRIC["items_per_s"])[1].cycles == {0: (-math.log(0.002), False)}
+    assert side.timed_processes(METRIC["cold_s"])[1].cycles == {}
+    assert side.part_difference(LATENCY) == pytest.approx(
+        math.log(0.004) - math.log(0.002) / 2 - math.log(0.001) / 2
     )
 
 

@@ -97,8 +97,8 @@ def test_a_row_of_several_devices_has_the_price_of_all() -> None:
     st.floats(min_value=1e-3, max_value=1e12), st.floats(min_value=1e-6, max_value=1e6), st.integers(2, 100)
 )
 def test_items_are_inversely_proportional_to_the_price(rate: float, price: float, times: int) -> None:
-    once = case_price(rate, "x", Prices(currency="EUR", per_hour={"x": price}))
-    dearer = case_price(rate, "x", Prices(currency="EUR", per_hour={"x": price * times}))
+    once = case_price(rate, "x", Prices(currency="EUR", per_hour={"x": price}), 1)
+    dearer = case_price(rate, "x", Prices(currency="EUR", per_hour={"x": price * times}), 1)
     assert once.items_per_cost
     assert dearer.items_per_cost
     assert once.items_per_cost == pytest.approx(times * dearer.items_per_cost)

@@ -102,7 +102,7 @@ class CasePrice:
 FIELDS = ("price_per_hour", "currency", "items_per_cost")
 
 
-def case_price(items_per_s: float | None, device: str, prices: Prices | None, count: int = 1) -> CasePrice:
+def case_price(items_per_s: float | None, device: str, prices: Prices | None, count: int) -> CasePrice:
     """Price of a case on `count` of this device."""
     price = prices.price_of(device, count) if prices else None
     if prices is None or price is None:
