@@ -68,6 +68,7 @@ def fleet(
     from benchbench import api
     from benchbench.cli.fleet_live import FleetLines
     from benchbench.documents.fleet import fleet_document, is_incomplete
+    from benchbench.store.selectors import results_option
 
     # Ray prints events of machines to standard output, which is reserved for the result.
     with (
@@ -85,6 +86,6 @@ def fleet(
             results=results,
             observer=observer,
         )
-    print_document(fleet_document(result), format)
+    print_document(fleet_document(result, results_option(results)), format)
     has_failed = is_incomplete(result) or any(share.failed for share in result.shares)
     raise typer.Exit(4 if has_failed and not allow_failed else 0)

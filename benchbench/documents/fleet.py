@@ -17,8 +17,11 @@ TONES = {ShareState.DONE: Tone.GOOD, ShareState.FAILED: Tone.BAD, ShareState.LOS
 ABSENT = "absent"
 
 
-def fleet_document(result: FleetResult) -> Document:
-    """Document with a row for each share and each absent machine."""
+def fleet_document(result: FleetResult, results_option: str = "") -> Document:
+    """Document with a row for each share and each absent machine.
+
+    `results_option` is ` --results FOLDER` for the suggested command, or empty.
+    """
     info = result.info
     rows = [*map(_share_row, result.shares), *map(_absent_row, result.absent)]
     runs = [share.run for share in result.shares if share.run]
@@ -30,7 +33,7 @@ def fleet_document(result: FleetResult) -> Document:
             *_measured_facts(info),
         ),
         tables=(document.table(rows),),
-        notes=(f"next: accelbench report {runs[0]}",) if runs else (),
+        notes=(f"next: accelbench report {runs[0]}{results_option}",) if runs else (),
         data={
             "schema": SCHEMA,
             "fleet": info.id,
