@@ -598,7 +598,7 @@ def test_the_documented_comparison_is_current() -> None:
 
     compared = compare_runs(run("01REF", "2.12.1", 1, 1, 1), run("01NEW", "2.13.0", 1.08, 1.002, 1.023))
     verdicts = comparison.select_verdicts(compared, (), "ratio")
-    assert document.split("```\n")[1] == shown_as("terminal", compared, verdicts)
+    assert shown_as("terminal", compared, verdicts) in document.split("```\n")
 
 
 def test_the_worst_comes_first_and_a_selection_keeps_the_summary() -> None:
