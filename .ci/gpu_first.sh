@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The ten checks for the first 20 minutes on an NVIDIA GPU. From the repository's root, in its environment with
-# torch (CUDA), and where wanted jax[cuda13], onnxruntime-gpu[cuda,cudnn] and pytest. Each is limited; none stops the next.
+# the extra nvidia, and pytest. Each is limited; none stops the next.
 export ACCELBENCH_RESULTS=${ACCELBENCH_RESULTS:-$PWD/results-gpu}; mkdir -p "$ACCELBENCH_RESULTS"
 check() { local s=$1; shift; echo "=== $*"; timeout "$s" "$@"; echo "--- rc=$?"; }
 nvidia-smi --query-gpu=name,uuid,driver_version,mig.mode.current,clocks.max.sm,power.limit,ecc.mode.current --format=csv
