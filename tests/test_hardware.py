@@ -431,7 +431,7 @@ def test_the_plot_draws_dominated_offers_in_grey_and_a_panel_for_each_work() -> 
     ]
     assert max(point.value for point in panels[0].points) == 1.0
     picture = Svg().export(document)["pareto.svg"]
-    assert {"price, EUR an hour", "product/s", "V100", "1k"} <= set(texts(picture))
+    assert {"price, EUR an hour", "products/s", "V100", "1k"} <= set(texts(picture))
     assert b"#a6a6a6" in picture  # dominated offers
 
 

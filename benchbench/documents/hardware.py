@@ -72,8 +72,8 @@ COLUMNS = (
 OFFER_COLUMNS = ("", "an hour", "rate", "±", "items per cost", "verdict")
 UNBEATEN = "nothing is cheaper and faster"
 READING = (
-    "A mark is hardware at its price, a line at it the 95 % interval of its rate. The thin line joins what "
-    "nothing else beats in both; what is beaten is grey."
+    "A mark is hardware at its price, a line at it the 95 % interval of its rate. The thin line joins "
+    "hardware that no other beats in both price and rate; the other marks are grey."
 )
 EMPTY = "there are no prices of two devices that did the same work"
 

@@ -507,23 +507,25 @@ def draw_prices(axes: Axes, panel: PricePanel, *, logarithmic: bool) -> None:
 
 
 def _price_axes(axes: Axes, panel: PricePanel, *, logarithmic: bool) -> None:
-    """Set up axes from zero, or logarithmic ones for a wide range."""
-    from matplotlib.ticker import FuncFormatter
+    """Set up axes from zero, or logarithmic ones for a wide range; both end at ticks."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     prices = [point.price for point in panel.points]
-    values = [point.value for point in panel.points]
-    if max(prices) > WIDE * min(prices):
-        axes.set_xscale("log")
-    else:
-        axes.set_xlim(*enclosing(0, HEADROOM * max(prices), logarithmic=False))
-    if logarithmic:
-        axes.set_yscale("log")
-    else:
-        top = max([HEADROOM * max(values), *(point.high or 0.0 for point in panel.points)])
-        axes.set_ylim(*enclosing(0, top, logarithmic=False))
+    highs = [point.high or point.value for point in panel.points]
+    lows = [point.value for point in panel.points]
+    wide_prices = max(prices) > WIDE * min(prices)
+    for name, low, high, is_log in (
+        ("x", min(prices), max(prices), wide_prices),
+        ("y", min(lows), max(highs), logarithmic),
+    ):
+        ends = enclosing(low / HEADROOM if is_log else 0.0, high * HEADROOM, logarithmic=is_log)
+        axes.set(**{f"{name}scale": "log" if is_log else "linear", f"{name}lim": ends})
+        axis = axes.xaxis if name == "x" else axes.yaxis
+        axis.set_major_locator(FixedLocator(log_ticks(*ends) if is_log else even_ticks(*ends)))
+        axis.set_minor_locator(NullLocator())
     axes.set_xlabel(fmt.visible(f"price, {panel.price_unit}"))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda price, _: f"{price:g}"))
-    axes.set_ylabel("" if panel.unit == "×" else fmt.visible(panel.unit))
+    axes.set_ylabel("" if panel.unit == "×" else fmt.visible(fmt.unit_text(panel.unit, 0)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _short_tick(value)))
 
 
