@@ -211,6 +211,61 @@ def test_the_kurtosis_test_equals_that_of_scipy(values: list[float]) -> None:
     assert equal_variance_p([statistics], 0.0) == pytest.approx(p, abs=1e-9)
 
 
+days_of_cases = st.lists(
+    st.lists(st.floats(-1, 1), min_size=5, max_size=9, unique=True).filter(lambda days: np.std(days) > 1e-2),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(days_of_cases)
+def test_the_pooled_kurtosis_is_that_of_all_centred_values(cases: list[list[float]]) -> None:
+    pooled = np.concatenate([np.array(case) - np.mean(case) for case in cases])
+    expected = oracle.kurtosistest(pooled, alternative="greater").pvalue
+    assert equal_variance_p([moments(case) for case in cases], 0.0) == pytest.approx(expected, abs=1e-9)
+
+
+@given(days_of_cases, st.floats(0, 1))
+def test_mean_skewness_and_kurtosis_have_their_normal_distribution(
+    cases: list[list[float]], square: float
+) -> None:
+    """Moments of K normal values by Fisher (1930); the mean of correlated cases varies more."""
+    counts = np.array([len(case) for case in cases])
+    kurtosis_mean = 3 * (counts - 1) / (counts + 1)
+    kurtosis_variance = (
+        24 * counts * (counts - 2) * (counts - 3) / ((counts + 1.0) ** 2 * (counts + 3) * (counts + 5))
+    )
+    skewness_variance = 6 * (counts - 2) / ((counts + 1) * (counts + 3))
+    kurtosis = np.array([oracle.kurtosis(case, fisher=False) for case in cases])
+    skewness = np.array([oracle.skew(case) for case in cases])
+    spreads = np.array([np.std(case) for case in cases])
+
+    def p(weights: Array, excess: Array, variances: Array) -> float:
+        inflation = 1 + square * (weights.sum() ** 2 / (weights**2).sum() - 1)
+        error = math.sqrt((weights**2 * variances).sum() * inflation)
+        return float(oracle.norm.sf((weights * excess).sum() / error))
+
+    statistics = [moments(case) for case in cases]
+    assert normality_p(statistics, square) == pytest.approx(
+        p(spreads**2, kurtosis - kurtosis_mean, kurtosis_variance), abs=1e-9
+    )
+    assert symmetry_p(statistics, square) == pytest.approx(p(spreads, skewness, skewness_variance), abs=1e-9)
+
+
+@given(st.floats(0.01, 20), st.floats(1, 20), st.floats(1, 60))
+def test_a_case_keeps_its_variance_if_an_f_test_finds_it_larger(
+    ratio: float, degrees: float, common_degrees: float
+) -> None:
+    variance = 1e-4 * ratio
+    p = oracle.f.sf(ratio, degrees, common_degrees)
+    assume(abs(p - 0.02) > 1e-6)
+    expected = variance if p < 0.02 else max(1e-4, 0.6 * variance)
+    assert CommonVariance(1e-4, common_degrees).posterior(variance, degrees) == pytest.approx(
+        (expected, max(degrees, common_degrees))
+    )
+    assert HeavyTails(1e-4).posterior(variance, degrees) == (max(variance, 1e-4), min(degrees, 4))
+
+
 def test_a_slowdown_against_sessions_with_heavy_tails_is_provisional() -> None:
     suite = next(suites(np.random.default_rng(2), 10, partial(stormy, spread=0.01), 1.5))
     again = Confirmation(new=suite.again)

@@ -2,19 +2,31 @@
 
 import math
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from scipy import stats as oracle
 from scipy.special import polygamma
 
 import benchbench
 from benchbench import stats
+from benchbench.analyse.doubts import Drift
 from benchbench.documents import comparison
 from benchbench.errors import UsageError
 from benchbench.judging.comparison import compare_runs
-from benchbench.judging.variance import are_clustered, at_least_the_mean, larger_variances, shared_variance
+from benchbench.judging.significance import Estimate, adjusted_results, family_of, family_size
+from benchbench.judging.variance import (
+    add_drifts,
+    add_session_variance,
+    are_clustered,
+    at_least_the_mean,
+    detectable_change,
+    larger_variances,
+    shared_variance,
+)
 from benchbench.model.options import Variance
 from benchbench.model.run import Policy
 from benchbench.stats import Difference, headline, welch
@@ -188,6 +200,126 @@ def test_modes_are_detected_in_few_processes() -> None:
     assert not are_clustered([])
     assert not are_clustered([[0.0, 0.0, 0.0]] * 60)  # times of a clock without noise
     assert not are_clustered([[0.0, 0.0, 0.1, 0.1, 0.1]] * 60)  # five processes show both modes
+
+
+@given(st.lists(st.lists(st.floats(-1, 1), min_size=3, max_size=4, unique=True), min_size=1, max_size=12))
+def test_clusters_follow_from_the_smaller_gap_of_three_values(groups: list[list[float]]) -> None:
+    """For normal values the direction of the deviations is uniform; Fisher's method combines groups."""
+    ps = []
+    for group in groups:
+        low, middle, high = sorted(group[:3])
+        if high - low >= 1e-4:
+            share = min(middle - low, high - middle) / (high - low)
+            ps.append(max(1 - 6 / math.pi * math.atan((1 - 2 * share) / math.sqrt(3)), 0.01))
+    joint = oracle.chi2.sf(-2 * math.fsum(map(math.log, ps)), 2 * len(ps)) if ps else 1.0
+    assume(abs(joint - 1e-3) > 1e-9)
+    assert are_clustered(groups) is bool(joint < 1e-3)
+
+
+def test_drifts_widen_a_difference_by_welch_and_satterthwaite() -> None:
+    difference = Difference(0.1, 0.02, 4.0)
+    drifts = [
+        Drift(change=0.0, cases=9, is_trend=True, variance=3e-4, degrees=1.0),
+        Drift(change=0.0, cases=9, is_trend=False, variance=1e-4, degrees=2.0),
+    ]
+    (widened,) = add_drifts(drifts, [difference])
+    assert (widened.mid, widened.error) == pytest.approx((0.1, math.sqrt(8e-4)))
+    assert widened.degrees == pytest.approx(8e-4**2 / (4e-4**2 / 4 + 3e-4**2 / 1 + 1e-4**2 / 2))
+    assert add_drifts([], [difference]) == [difference]
+
+
+def test_sessions_of_two_runs_widen_their_difference() -> None:
+    difference = Difference(0.1, 0.02, 4.0)
+    widened = add_session_variance(difference, 0.03**2, 7.0)
+    assert (widened.mid, widened.error, widened.degrees) == pytest.approx((0.1, 0.03 * math.sqrt(2), 7.0))
+    assert add_session_variance(difference, 0.01**2, 7.0) == difference
+
+
+@pytest.mark.parametrize("levels", [(0.025,), (0.05, 0.025)])
+@pytest.mark.parametrize("margin", [0.0, 3.0])
+@pytest.mark.parametrize("degrees", [2.0, 4.0, 40.0])
+def test_the_detectable_change_is_found_four_times_in_five(
+    levels: tuple[float, ...], margin: float, degrees: float
+) -> None:
+    """True errors, and errors of new tests, vary about the known one as the root of χ²(ν)/ν."""
+    source, count, error = np.random.default_rng(1), 200_000, 0.01
+    change = detectable_change(margin * error, error, degrees, levels) / error
+    true_errors = np.sqrt(source.chisquare(degrees, count) / degrees)
+    is_found = np.ones(count, bool)
+    for level in levels:
+        new_errors = np.sqrt(source.chisquare(degrees, count) / degrees)
+        measured = change * true_errors + source.normal(size=count)
+        is_found &= measured > np.maximum(margin * true_errors, oracle.t.ppf(1 - level, degrees) * new_errors)
+    assert is_found.mean() == pytest.approx(0.8, abs=0.012)
+
+
+def an_estimate(number: int, mid: float, **over: Any) -> Estimate:
+    """Estimate of a case that became slower by this logarithm."""
+    base: dict[str, Any] = {
+        "quantity": (f"case {number}", "latency_s"),
+        "ref": math.log(2.0),
+        "new": math.log(2.0) + mid,
+        "difference": Difference(mid, 0.01, 4.0),
+        "worsening": Difference(mid, 0.01, 4.0),
+        "margin": math.log(1.03),
+        "own_variance": 0.25e-4,
+        "processes": 3,
+        "against": 6,
+        "interleaved": False,
+    }
+    return Estimate(**(base | over))
+
+
+@given(st.lists(st.floats(-0.1, 0.1), min_size=1, max_size=6), st.integers(0, 5), st.booleans())
+def test_results_have_student_s_p_adjusted_by_holm(mids: list[float], untested: int, confirmed: bool) -> None:
+    estimates = [an_estimate(number, mid) for number, mid in enumerate(mids)]
+    assert family_size([*estimates, estimates[0]]) == len(estimates)
+    family = family_of(len(mids) + untested, stored=True, confirmed=confirmed, interleaved=False)
+    results = adjusted_results([*estimates, estimates[0]], family)
+    tails = {sign: oracle.t.sf(sign * np.array(mids) / 0.01, 4.0) for sign in (1, -1)}
+    adjusted = {}
+    for sign, ps in tails.items():
+        order, level = np.argsort(ps), 0.0
+        for rank, index in enumerate(order):
+            level = max(level, min(1.0, max(family.size - rank, 5) * ps[index]))
+            adjusted[sign, int(index)] = level
+    half = oracle.t.ppf(0.975, 4.0) * 0.01
+    for index, (mid, result) in enumerate(zip(mids, results, strict=False)):
+        assert result.p == pytest.approx(tails[1][index])
+        two_sided = 2 * min(tails[1][index], tails[-1][index])
+        assert result.p_holm == pytest.approx(max(two_sided, min(adjusted[1, index], adjusted[-1, index])))
+        assert (result.ratio, result.low, result.high) == pytest.approx(
+            (math.exp(mid), math.exp(mid - half), math.exp(mid + half))
+        )
+        assert (result.ref, result.new) == pytest.approx((2.0, 2.0 * math.exp(mid)))
+        assert (result.family, result.processes, result.against, result.degrees) == (family.size, 3, 6, 4.0)
+    assert results[-1] == results[0]
+
+
+@pytest.mark.parametrize("size", [1, 8])
+@pytest.mark.parametrize("error", [0.01, 0.001])
+def test_a_check_detects_four_in_five_of_changes_of_the_stated_size(size: int, error: float) -> None:
+    def mde(*, stored: bool, confirmed: bool, interleaved: bool) -> float:
+        """Smallest detectable change, as a logarithm."""
+        family = family_of(size, stored=stored, confirmed=confirmed, interleaved=interleaved)
+        over = {"difference": Difference(0.0, error, 4.0), "own_variance": error**2 / 4}
+        (result,) = adjusted_results([an_estimate(0, 0.0, interleaved=not stored, **over)], family)
+        return math.log1p(result.mde)
+
+    def t(p: float) -> float:
+        return float(oracle.t.ppf(p, 4.0)) * error
+
+    margin, limit = math.log(1.03), t(1 - 0.05 / max(size, 5))
+    once = mde(stored=True, confirmed=False, interleaved=False)
+    assert once == pytest.approx(max(margin, limit) + t(0.8))
+    twice = mde(stored=True, confirmed=True, interleaved=False)
+    assert twice == pytest.approx(max(margin, limit) + t(0.8 ** (1 / 1.25)))
+    with_code = mde(stored=True, confirmed=True, interleaved=True)
+    assert with_code == pytest.approx(max(margin, 0.0) + t(math.sqrt(0.8)))
+    pairs = mde(stored=False, confirmed=False, interleaved=True)
+    assert pairs == pytest.approx(detectable_change(margin, error, 4.0, (0.05 / max(size, 2),)))
+    pairs_twice = mde(stored=False, confirmed=True, interleaved=True)
+    assert pairs_twice == pytest.approx(detectable_change(margin, error, 4.0, (0.05, 0.025)))
 
 
 def test_a_comparison_notes_clustered_processes() -> None:
