@@ -44,6 +44,18 @@ if "MUTANT_UNDER_TEST" in os.environ:
     from mutmut.mutation import trampoline
     trampoline.record_trampoline_hit = lambda *hit, **caller: None
 """
+# The first half of `mutmut run`, which has no command of its own and would run all tests once more.
+MAKE_MUTANTS = """\
+from pathlib import Path
+from mutmut import __main__ as mutmut
+Path("mutants").mkdir()
+mutmut.set_mutant_under_test("mutant_generation")
+mutmut.copy_src_dir()
+mutmut.copy_also_copy_files()
+mutmut.setup_source_paths()
+mutmut.store_lines_covered_by_tests()
+mutmut.create_mutants(2)
+"""
 COPIED = ("tests", "studies", "suites", "results", "docs", "README.md", "pyproject.toml")
 FOUND = ("killed", "timeout", "segfault")
 SEED = 7
@@ -66,8 +78,12 @@ def configure(folder: Path, files: Sequence[str]) -> None:
 
 def mutmut(folder: Path, *words: str) -> str:
     """The output of a command of mutmut, which imports the package from its own copy."""
+    return python(folder, "-m", "mutmut", *words)
+
+
+def python(folder: Path, *words: str) -> str:
     environment = {**os.environ, "PYTHONPATH": f"{folder / 'mutants'}:{folder / 'start'}"}
-    command = [sys.executable, "-m", "mutmut", *words]
+    command = [sys.executable, *words]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     return done.stdout + done.stderr
 
@@ -102,7 +118,7 @@ def main(share: float, files: Sequence[str]) -> None:
         folder = Path(name) / "accelbench"
         subprocess.run(["git", "clone", "-q", str(ROOT), str(folder)], check=True)
         configure(folder, files)
-        mutmut(folder, "run", "no_such_mutant")  # makes the mutants
+        python(folder, "-c", MAKE_MUTANTS)
         mutants = drawn([*results(folder)], share)
         print(output := mutmut(folder, "run", *mutants)[-2000:], file=sys.stderr)
         statuses = results(folder)
