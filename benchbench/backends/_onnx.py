@@ -24,7 +24,7 @@ from benchbench.backends._model_cache import (
 from benchbench.backends._torch import TorchSession, as_module
 from benchbench.backends.base import NOT_A_GRAPH, Backend, Session
 from benchbench.errors import Unsupported
-from benchbench.model.case import Dtype, Phase
+from benchbench.model.case import STREAMS, Dtype, Phase
 from benchbench.model.note import NoteKind, note
 from benchbench.model.run import Settings
 
@@ -79,7 +79,9 @@ class ExportingBackend(Backend):
         """Build the program. Raises Unsupported for a step that cannot be compiled: it has no graph."""
         assert isinstance(session, ExportedSession)
         dtype = session.case_dtype
-        session.model = model_name(workload, dtype, self.exported_as(dtype, session.mode))
+        session.streams = getattr(workload, STREAMS, 1)
+        how = (self.exported_as(dtype, session.mode), *([session.streams] if session.streams > 1 else []))
+        session.model = model_name(workload, dtype, *how)
         program = super().program(session, workload, arrays)
         if not program.compiles:
             raise Unsupported(NOT_A_GRAPH)
@@ -91,6 +93,7 @@ class ExportedSession(TorchSession):
 
     overwrites = True
     rewrites = False  # True if it changes exported models, for example by quantising them
+    streams = 1  # parts of the batch that are computed at the same time
     model = ""  # name of its exported model in the cache; "": not cached
 
     def __init__(self, dtype: Dtype, mode: str = "graph") -> None:
@@ -108,13 +111,28 @@ class ExportedSession(TorchSession):
         def run(*inputs: Any) -> Any:
             if not running:
                 self.work = step, inputs
-                running.append(self.loaded(step, inputs))
+                parts = self.parts(inputs)
+                loaded = self.loaded_streams(step, parts) if len(parts) > 1 else self.loaded(step, inputs)
+                running.append(loaded)
             return running[0]()
 
         return run
 
     def overwrite(self, inputs: tuple[Any, ...], values: tuple[Any, ...]) -> None:
         self.exchange(inputs, values)
+
+    def parts(self, inputs: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        """The inputs of each stream: equal parts of the first axis. Raises Unsupported without a batch."""
+        if self.streams == 1:
+            return [inputs]
+        batch = inputs[0].shape[0] if inputs and inputs[0].dim() else 0
+        if any(not tensor.dim() or tensor.shape[0] != batch for tensor in inputs) or batch % self.streams:
+            raise Unsupported("streams divide a batch, which must be the first axis of each input")
+        return list(zip(*(tensor.chunk(self.streams) for tensor in inputs), strict=True))
+
+    def loaded_streams(self, step: Callable[..., Any], parts: list[tuple[Any, ...]]) -> Callable[[], Any]:
+        """Load the step's model for each part, and run all of them at the same time. Raises Unsupported."""
+        raise Unsupported("it has no streams")
 
     @abstractmethod
     def loaded(self, step: Callable[..., Any], inputs: tuple[Any, ...]) -> Callable[[], Any]:
@@ -128,6 +146,7 @@ class ExportedSession(TorchSession):
         """Export the step and cache its model. Without disk space, each process exports it."""
         if self._is_ready(step):
             return
+        inputs = self.parts(inputs)[0]
         if cached_model(self.model) is None:
             with tempfile.TemporaryDirectory(prefix="onnx-", dir=".") as folder:
                 cache_model(self.exported(step, inputs, Path(folder)), self.model)

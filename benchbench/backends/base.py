@@ -403,6 +403,7 @@ class Backend(ABC):
     # Lossy modes that reduce only the weights of products. By default only language models use them, where
     # reading the weights takes most of the time.
     weight_only_modes: ClassVar[tuple[str, ...]] = ()
+    takes_streams: ClassVar[bool] = False  # True if it can compute parts of a batch at the same time
     # Lossy mode → bits per weight of products, including scales.
     weight_bits: ClassVar[Mapping[str, float]] = MappingProxyType({})
     # Mode → lines of code for training. `step` consists of zero_grad, forward, backward and the update.

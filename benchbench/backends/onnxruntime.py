@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 from collections.abc import Callable, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
@@ -96,6 +97,7 @@ class OnnxRuntime(ExportingBackend):
         }
     )
     weight_only_modes = tuple(BITS)
+    takes_streams = True
     # A scale in float32 for each block of weights.
     weight_bits = MappingProxyType(
         {DYNAMIC: 8.0, **{mode: bits + 32 / BLOCK_SIZE for mode, bits in BITS.items()}}
@@ -233,9 +235,17 @@ class BoundOutput:
     index: int
 
 
-def _value(output: BoundOutput) -> Any:
-    """Value of a bound output."""
-    return output.binding.get_outputs()[output.index]
+@dataclasses.dataclass(frozen=True, slots=True)
+class JoinedOutput:
+    """An output of several streams, whose parts follow each other along the first axis."""
+
+    parts: tuple[BoundOutput, ...]
+
+
+def _value(output: BoundOutput | JoinedOutput) -> Any:
+    """Value of a bound output; of several streams, the value of the first."""
+    first = output.parts[0] if isinstance(output, JoinedOutput) else output
+    return first.binding.get_outputs()[first.index]
 
 
 def _is_fixed(shape: Sequence[Any]) -> bool:
@@ -273,8 +283,9 @@ class OnnxSession(ExportedSession):
         return Unsupported(f"no kernel for {self.case_dtype}: {str(error).splitlines()[0][:200]}")
 
     def exchange(self, inputs: tuple[Any, ...], values: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Overwrite the bound inputs."""
-        for bound, value in zip(self._bound_inputs, values, strict=True):
+        """Overwrite the bound inputs, of each stream its part."""
+        parts = [part for values_of_stream in self.parts(values) for part in values_of_stream]
+        for bound, value in zip(self._bound_inputs, parts, strict=True):
             bound.update_inplace(value.numpy())
         self._bind_unfixed()
         return inputs
@@ -287,7 +298,8 @@ class OnnxSession(ExportedSession):
         return ONNX_DTYPES.get(_value(output).data_type(), "")
 
     def shape_of(self, output: Any) -> tuple[int, ...]:
-        return tuple(_value(output).shape())
+        shape = tuple(_value(output).shape())
+        return (shape[0] * len(output.parts), *shape[1:]) if isinstance(output, JoinedOutput) else shape
 
     def profile(self, step: Callable[[], Any], iterations: int, count: int, folder: Path) -> Profile:
         """Use its profiler, for kernels on the CPU, in a separate session: a profiling session always
@@ -295,6 +307,8 @@ class OnnxSession(ExportedSession):
         """
         import onnxruntime
 
+        if self.streams > 1:
+            raise Unsupported("profiles are of one stream")
         if not self._on_cpu:
             raise Unsupported("ONNX Runtime's profiler, as released, times no kernels on a GPU")
         assert self.work  # set by the warm-up
@@ -345,7 +359,7 @@ class OnnxSession(ExportedSession):
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = self._threads
+        options.intra_op_num_threads = max(1, self._threads // self.streams)
         options.log_severity_level = 3
         if optimised:
             options.optimized_model_filepath = str(optimised)
@@ -412,6 +426,31 @@ class OnnxSession(ExportedSession):
         self._bind_unfixed = bind_unfixed
         return self._runner(session, binding, len(outputs))
 
+    def loaded_streams(self, step: Callable[..., Any], parts: list[tuple[Any, ...]]) -> Callable[[], Any]:
+        """A session for each part, which share the threads. Further streams run in threads of their own."""
+        batch = parts[0][0].shape[0]
+        runners, bound_inputs = [], []
+        for part in parts:
+            session = self._start(step, part)
+            if any(
+                list(node.shape[:1]) != [batch] or not _is_fixed(node.shape) for node in session.get_outputs()
+            ):
+                raise Unsupported("streams divide a batch, which must be the first axis of each output")
+            runners.append(self._bound(session, part))
+            bound_inputs += self._bound_inputs
+        self._bound_inputs = bound_inputs
+        first, *others = runners
+        executor = ThreadPoolExecutor(len(others))
+
+        def run() -> Any:
+            running = [executor.submit(runner) for runner in others]
+            outputs = [first(), *(future.result() for future in running)]
+            if isinstance(outputs[0], tuple):
+                return tuple(map(JoinedOutput, zip(*outputs, strict=True)))
+            return JoinedOutput(tuple(outputs))
+
+        return run
+
     def _runner(self, session: Any, binding: Any, count: int = 1) -> Callable[[], Any]:
         """Create a function that runs the graph, with `count` outputs."""
         import onnxruntime
@@ -462,6 +501,8 @@ class OnnxSession(ExportedSession):
     def fetch(self, output: Any) -> Floats:
         import numpy as np
 
+        if isinstance(output, JoinedOutput):
+            return np.concatenate([self.fetch(part) for part in output.parts])
         return np.asarray(output.binding.copy_outputs_to_cpu()[output.index], dtype=np.float64)
 
     def precision(self) -> dict[str, str]:

@@ -65,6 +65,7 @@ class OpenVino(ExportingBackend):
         }
     )
     weight_only_modes = tuple(COMPRESSIONS)
+    takes_streams = True
     weight_bits = MappingProxyType({WEIGHTS_INT8: 8.0, WEIGHTS_INT4: 4 + 16 / GROUP_SIZE})
     refused_modes: ClassVar[dict[str, str]] = {"eager": "OpenVINO runs whole graphs only"}
     device_kinds = ("cpu", *OTHER_PLUGINS.values())
@@ -211,9 +212,10 @@ class OpenVinoSession(ExportedSession):
 
     def _options(self) -> dict[str, Any]:
         """Settings of the case. Threads and streams are those of the CPU's plugin."""
-        on_cpu = {"NUM_STREAMS": 1, "INFERENCE_NUM_THREADS": self._threads} if self._on_cpu else {}
+        on_cpu = {"NUM_STREAMS": self.streams, "INFERENCE_NUM_THREADS": self._threads} if self._on_cpu else {}
         precision = HINTS[self.case_dtype]
-        return {"PERFORMANCE_HINT": "LATENCY", **on_cpu, "INFERENCE_PRECISION_HINT": precision}
+        hint = "THROUGHPUT" if self.streams > 1 else "LATENCY"
+        return {"PERFORMANCE_HINT": hint, **on_cpu, "INFERENCE_PRECISION_HINT": precision}
 
     def _multiply(self, left: Array, right: Array) -> Floats:
         """Product of two square matrices in float32, on the device."""
@@ -276,6 +278,36 @@ class OpenVinoSession(ExportedSession):
 
         return request, run_unbound if unbound else run
 
+    def loaded_streams(self, step: Callable[..., Any], parts: list[tuple[Any, ...]]) -> Callable[[], Any]:
+        """A request for each part, on a stream of its own. Outputs are parts of common tensors."""
+        import torch
+
+        compiled = self._compiled(step, parts[0])
+        joined: list[Any] = []
+        for port in compiled.outputs:
+            shape = [] if port.get_partial_shape().is_dynamic else list(port.get_shape())
+            if shape[:1] != [parts[0][0].shape[0]]:
+                raise Unsupported("streams divide a batch, which must be the first axis of each output")
+            whole = [shape[0] * len(parts), *shape[1:]]
+            joined.append(torch.empty(whole, dtype=_torch_dtype(port.get_element_type())))
+        self._bound_inputs = [torch.cat(tensors) for tensors in zip(*parts, strict=True)]
+        requests = [compiled.create_infer_request() for _ in parts]
+        for number, request in enumerate(requests):
+            for index, tensor in enumerate(self._bound_inputs):
+                request.set_input_tensor(index, _as_openvino(tensor.chunk(len(parts))[number]))
+            for index, tensor in enumerate(joined):
+                request.set_output_tensor(index, _as_openvino(tensor.chunk(len(parts))[number]))
+        output = tuple(joined) if len(joined) > 1 else joined[0]
+
+        def run() -> Any:
+            for request in requests:
+                request.start_async()
+            for request in requests:
+                request.wait()
+            return output
+
+        return run
+
     def exchange(self, inputs: tuple[Any, ...], values: tuple[Any, ...]) -> tuple[Any, ...]:
         """Overwrite the bound inputs."""
         for bound, value in zip(self._bound_inputs, values, strict=True):
@@ -286,6 +318,8 @@ class OpenVinoSession(ExportedSession):
         """Use its counters, in a separate request: a counting request always counts."""
         import openvino
 
+        if self.streams > 1:
+            raise Unsupported("profiles are of one stream")
         assert self.work  # set by the warm-up
         request, again = self._bound(self._compiled(*self.work, counting=True), self.work[1])
         for _ in range(WARM_STEPS):

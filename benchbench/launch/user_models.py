@@ -27,7 +27,7 @@ from benchbench.format import quantity, visible
 from benchbench.launch.functions import imported_packages, module_file
 from benchbench.launch.transport import Answer, Message
 from benchbench.machine.environment import cache_folder
-from benchbench.model.case import Dtype, Phase, Scalar
+from benchbench.model.case import STREAMS, Dtype, Phase, Scalar, streams_obstacle
 from benchbench.model.measurement import Cost, ModelFacts
 from benchbench.model.placement import Strategy
 from benchbench.model.user_model import (
@@ -57,6 +57,7 @@ PACKAGES: Mapping[str, tuple[str, ...]] = MappingProxyType(  # kind of model →
         JAX: ("jax", "flax", "equinox"),
     }
 )
+BATCH = "batch"  # name of the parameter that is the number of samples, if the model has one
 TRAIN_SUFFIX = "_train"  # of the name of a model's training step
 STEP_MEANINGS = MappingProxyType(
     {
@@ -131,6 +132,8 @@ class UserModelSize:
 
     def refuses(self, dtype: Dtype) -> str:
         """Reason why no framework can compute it in `dtype`, or ""."""
+        if reason := streams_obstacle(self.params.get(BATCH), self.params.get(STREAMS, 1)):
+            return reason
         if dtype is Dtype.INT8:
             return "accelbench does not quantise user models"
         if dtype is Dtype.FLOAT8:
@@ -180,7 +183,9 @@ class UserModel:
     def summary_lines(self, sizes: Mapping[str, Sequence[Scalar]]) -> list[str]:
         """Lines for the user about the model and its verification, with the FLOPs at the first `sizes`."""
         first_sizes = {name: values[0] for name, values in sizes.items()}
-        description = self._description_at(tuple({**self.fields(), **first_sizes}.items()))
+        params = {**self.fields(), **first_sizes}
+        params.pop(STREAMS, None)
+        description = self._description_at(tuple(params.items()))
         graph = description.graph if description else None
         compared = [f"{name}={values[0]}" for name, values in sizes.items() if len(values) > 1]
         at = f" at {' '.join(compared)}" if compared else ""
@@ -229,7 +234,17 @@ class UserModel:
 
     def fields(self) -> dict[str, Scalar]:
         """Default of each parameter."""
-        return dict(self._description.sizes)
+        sizes = self._description.sizes
+        return {**sizes, **({STREAMS: 1} if self._takes_streams else {})}
+
+    @property
+    def _takes_streams(self) -> bool:
+        """True for inference of a model with a batch, on engines that have streams."""
+        return (
+            self.spec.kind == TORCH
+            and not self.spec.trains
+            and type(self._description.sizes.get(BATCH)) is int
+        )
 
     def strategies(self, framework: str) -> tuple[Strategy, ...]:
         """(), since user models are not divided among devices."""
@@ -249,7 +264,10 @@ class UserModel:
     def __call__(self, **params: Scalar) -> UserModelSize:
         """The model at these sizes; without FLOPs and bytes if it cannot be described at them."""
         all_params = {**self.fields(), **params}
+        streams = all_params.pop(STREAMS, 1)
         description = self._description_at(tuple(all_params.items()))
+        if streams != 1:
+            all_params[STREAMS] = streams
         if description is None:
             return UserModelSize(params=all_params, flops=0, floats=0, other_bytes=0, work_version="")
         assert description.graph
@@ -267,7 +285,7 @@ class UserModel:
 
     def _describe_at(self, params: tuple[tuple[str, Scalar], ...]) -> _Description | None:
         """Describe the model at these sizes; None if that fails: the case then runs and reports the error."""
-        if dict(params) == self.fields():
+        if dict(params) == self._description.sizes:
             return self._description
         try:
             return _describe(self.spec, dict(params), self._run_job)

@@ -134,6 +134,18 @@ class Cache(StrEnum):
     ROTATE = "rotate"
 
 
+STREAMS = "streams"  # parameter of inference: parts of the batch that are computed at the same time
+
+
+def streams_obstacle(batch: object, streams: object) -> str:
+    """Reason why a batch cannot be divided among streams, or ""."""
+    if not isinstance(streams, int) or streams < 1:
+        return f"streams={streams} is no number of parts"
+    if streams > 1 and (not isinstance(batch, int) or batch % streams):
+        return f"streams={streams} divide no batch of {batch}: -p batch={streams}"
+    return ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Case:
     """One point of the matrix: workload, parameters, dtype, mode, phase, cache, target, device, placement.

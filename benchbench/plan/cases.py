@@ -16,7 +16,7 @@ from benchbench.format import size
 from benchbench.launch.catalogue import WorkloadKind, workload_at
 from benchbench.launch.project import UserCode
 from benchbench.launch.user_models import UserModel
-from benchbench.model.case import Case, Dtype, LeftOut, Phase, Scalar, Status
+from benchbench.model.case import STREAMS, Case, Dtype, LeftOut, Phase, Scalar, Status
 from benchbench.model.device import ROCM, Device, DeviceClass, Probe, Target, kind_of
 from benchbench.model.placement import ONE_DEVICE, Placement, Spread, Strategy
 from benchbench.plan.estimates import footprint_bytes, sized
@@ -455,6 +455,16 @@ def entry_plans(entry: Entry, case: Case) -> bool:
     )
 
 
+def _device_obstacle(
+    case: Case, workload: WorkloadKind, backend: type[Backend] | Backend, device: Device
+) -> str:
+    """Reason why the device does not run the case, or ""."""
+    on_cpu = device.device_class is DeviceClass.CPU
+    if case.params.get(STREAMS, 1) != 1 and not (backend.takes_streams and on_cpu):
+        return "only ONNX Runtime and OpenVINO have streams, on CPUs"
+    return workload.refused_on_cpu if on_cpu else ""
+
+
 def support_obstacle(
     case: Case, workload: WorkloadKind, probe: Probe, device: Device, *, launched: bool = False
 ) -> Obstacle | None:
@@ -469,8 +479,8 @@ def support_obstacle(
         return reason_undivided
     if reason := backend().refuses(device, case.computes_in, case.mode, workload.phase, case.cache):
         return Obstacle(Status.UNSUPPORTED, reason)
-    if device.device_class is DeviceClass.CPU and workload.refused_on_cpu:
-        return Obstacle(Status.UNSUPPORTED, workload.refused_on_cpu)
+    if reason := _device_obstacle(case, workload, backend, device):
+        return Obstacle(Status.UNSUPPORTED, reason)
     if backend.runs_graphs_only and isinstance(workload, type) and not workload.is_graph:
         return Obstacle(Status.UNSUPPORTED, NOT_A_GRAPH)
     work = sized(workload, case)

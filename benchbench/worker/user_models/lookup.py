@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 
 from benchbench.model import user_model
-from benchbench.model.case import Scalar
+from benchbench.model.case import STREAMS, Scalar
 from benchbench.model.user_model import JAX, KERAS, ONNX, TORCH, ModelSpec
 from benchbench.worker.user_models import jax_function, keras_model
 from benchbench.worker.user_models.jax_workload import JaxInference
@@ -32,7 +33,10 @@ def find_model_workload(name: str, params: Mapping[str, Scalar]) -> ModelWorkloa
 def model_workload(spec: ModelSpec, params: Mapping[str, Scalar]) -> ModelWorkload:
     """Workload of the model (or of its training step) at these parameters."""
     workload_class: type[ModelWorkload] = ModelTraining if spec.trains else INFERENCE_CLASSES[spec.kind]
-    return workload_class(spec, dict(params))
+    sizes = dict(params)
+    streams = sizes.pop(STREAMS, 1)
+    workload = workload_class(spec, sizes)
+    return replace(workload, streams=int(streams)) if streams != 1 else workload
 
 
 def use_cpu(kind: str) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from benchbench.arrays import AnyArray, Array, Floats, Indices
 from benchbench.backends.base import Session
 from benchbench.errors import Unsupported
-from benchbench.model.case import Dtype, Scalar
+from benchbench.model.case import STREAMS, Dtype, Scalar
 from benchbench.model.measurement import Cost, ModelFacts
 from benchbench.model.user_model import DECODE, KINDS, PREFILL, ModelSpec, counted_items
 from benchbench.worker.random_cache import cached_arrays, cached_result
@@ -46,13 +46,15 @@ class ModelWorkload(Workload):
 
     spec: ModelSpec
     sizes: Mapping[str, Scalar]
+    # Parts of the batch that are computed at the same time. Not in the name, since the results are the same.
+    streams: int = field(default=1, kw_only=True, repr=False)
 
     summary: ClassVar[str] = "a user model"
     draws_tolerated = DRAWS_TOLERATED
 
     @property
     def params(self) -> dict[str, Scalar]:
-        return dict(self.sizes)
+        return {**self.sizes, **({STREAMS: self.streams} if self.streams != 1 else {})}
 
     @abstractmethod
     def load(self) -> LoadedModel:

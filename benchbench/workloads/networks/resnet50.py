@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self
 
 from benchbench.arrays import Array
 from benchbench.errors import UsageError
+from benchbench.model.case import streams_obstacle
 from benchbench.workloads._conv_layers import Conv
 from benchbench.workloads._layers import Dense
 from benchbench.workloads._programs import torch_layers
@@ -104,9 +105,18 @@ class Resnet50(ResidualNetwork):
 
 @dataclass(frozen=True)
 class Resnet50Infer(Inference, Resnet50):
-    """Logits of a batch of images."""
+    """Logits of a batch of images. With `streams`, equal parts of the batch are computed at the same time."""
+
+    streams: int = 1
+    added = frozenset({"streams"})
 
     summary = "inference with ResNet-50 v1.5"
+
+    def __post_init__(self) -> None:
+        """Also raise UsageError if the streams do not divide the batch."""
+        super().__post_init__()
+        if reason := streams_obstacle(self.batch, self.streams):
+            raise UsageError(f"{reason}.")
 
 
 @dataclass(frozen=True)

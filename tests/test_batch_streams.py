@@ -1,0 +1,113 @@
+"""Streams: parts of a batch that ONNX Runtime and OpenVINO compute at the same time."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchbench import registry
+from benchbench.backends.base import backend_class
+from benchbench.errors import Unsupported, UsageError
+from benchbench.launch.catalogue import workload_at
+from benchbench.model.case import Dtype, streams_obstacle
+from benchbench.worker.user_models import torch_module
+from benchbench.worker.user_models.lookup import model_workload
+from benchbench.worker.user_models.workload import ModelInference
+from benchbench.workloads.base import Draw
+from tests.deviations import deviation, written_models
+from tests.program import accelbench, rows
+
+ENGINES = ("onnxruntime", "openvino")
+MODEL = """
+import torch
+model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 8))
+def inputs(batch=4):
+    return torch.randn(batch, 16)
+"""
+SUM = """
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return x.sum(0)
+"""
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelInference]:
+    pytest.importorskip("torch")
+    monkeypatch.setenv(registry.DRAWN, str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    with written_models(tmp_path, "streamed") as write:
+        yield write(MODEL)
+    torch_module.load.cache_clear()
+
+
+def in_streams(model: ModelInference, streams: int) -> ModelInference:
+    workload = model_workload(model.spec, {**model.sizes, "streams": streams})
+    assert isinstance(workload, ModelInference)
+    return workload
+
+
+@pytest.mark.real
+@pytest.mark.filterwarnings("ignore")  # of torch's exporter
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("other_inputs", [False, True])
+def test_the_outputs_of_all_streams_are_verified(
+    model: ModelInference, name: str, other_inputs: bool
+) -> None:
+    pytest.importorskip(name)
+    streamed = in_streams(model, 2)
+    backend = backend_class(name)
+    assert deviation(model, computed=streamed, backend=backend, other_inputs=other_inputs).ratio < 1
+
+
+@pytest.mark.real
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ENGINES)
+def test_exchanged_inputs_reach_every_stream(model: ModelInference, name: str) -> None:
+    pytest.importorskip(name)
+    streamed, backend = in_streams(model, 2), backend_class(name)()
+    session = backend.open("cpu", Dtype.FLOAT32, "graph", 2)
+    arrays = streamed.arrays(Draw(Dtype.FLOAT32))
+    program = backend.program(session, streamed, arrays)
+    step = session.compile(program.step, 0)
+    first = session.fetch(step(*program.inputs)).copy()
+    assert program.inputs_of is not None
+    reversed_inputs = program.inputs_of(
+        {key: array[::-1].copy() for key, array in arrays.items() if streamed.is_input(key)}
+    )
+    again = session.fetch(step(*session.exchange(program.inputs, reversed_inputs)))
+    np.testing.assert_allclose(again, first[::-1], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.real
+@pytest.mark.filterwarnings("ignore")
+def test_an_output_without_a_batch_is_unsupported(model: ModelInference, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    with written_models(tmp_path, "summed") as write:
+        summed = write(f"{MODEL.replace('model', 'layers')}{SUM}")
+        with pytest.raises(Unsupported, match="first axis of each output"):
+            deviation(summed, computed=in_streams(summed, 2), backend=backend_class("onnxruntime"))
+
+
+def test_streams_are_no_part_of_the_name_by_default() -> None:
+    one, two = (workload_at("resnet50_infer", {"batch": 2, "streams": count}) for count in (1, 2))
+    assert "streams" not in one.params
+    assert two.params["streams"] == 2
+
+
+def test_streams_must_divide_the_batch() -> None:
+    with pytest.raises(UsageError, match="streams=2 divide no batch of 3: -p batch=2"):
+        workload_at("resnet50_infer", {"batch": 3, "streams": 2})
+    assert streams_obstacle(4, 2) == ""
+    assert streams_obstacle(4, 0)
+
+
+@pytest.mark.real
+def test_resnet50_has_streams_on_engines_that_take_them(tmp_path: Path) -> None:
+    pytest.importorskip("openvino")
+    sizes = ("-p", "batch=2", "-p", "streams=2", "-p", "image=32", "-p", "depth=14")
+    once = ("-d", "cpu", "--brief", "--heats", "1")
+    accelbench("run", "-w", "resnet50_infer", "-b", "onnxruntime,openvino,torch", *sizes, *once, cwd=tmp_path)
+    statuses = {row["backend"]: row["status"] for row in rows(tmp_path)}
+    assert statuses == {"onnxruntime": "ok", "openvino": "ok", "torch": "unsupported"}
