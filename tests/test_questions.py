@@ -19,7 +19,7 @@ COMMANDS = [
     for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
     for line in block.splitlines()
 ]
-OWN = {"my_model.py", "bench.py:loop"}  # files of the reader
+OWN = {"my_model.py", "llama.json", "bench.py:loop"}  # files of the reader
 STORED = {"report", "hardware", "doctor"}  # answered by a stored run, or without a run
 
 

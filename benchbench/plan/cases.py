@@ -421,8 +421,8 @@ def _lossless(backend: type[Backend] | Backend, mode: str) -> Obstacle | None:
     if mode not in backend.lossy_modes:
         return None
     bits = backend.weight_bits.get(mode, 0) if mode in backend.weight_only_modes else 0
-    # Outputs of random weights are 1 to 3 % off in 8 bits and 10 to 30 % in 4 bits.
-    allowed = "30%" if 0 < bits < 8 else "5%" if bits else "1%"
+    # Outputs of random weights are 1 to 3 % off in 8 bits and 10 to 35 % in 4 bits.
+    allowed = "40%" if 0 < bits < 8 else "5%" if bits else "1%"
     reason = f"it is lossy, {backend.lossy_modes[mode]}: --max-error {allowed} would let it compete"
     return Obstacle(Status.UNSUPPORTED, reason)
 
