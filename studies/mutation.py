@@ -33,8 +33,8 @@ TESTS = (
     "heats", "history", "hours", "identity", "launch_bound", "layouts", "limits", "linear_growth", "measure",
     "metric_table", "metrics", "noise", "pairs", "parallel", "pipeline", "plan", "plausibility",
     "plausible", "plots", "precision", "pricing", "profiles", "ranking", "ranks", "renames", "report",
-    "roofline", "run_heat", "schedule", "session_variance", "sessions", "short_names", "site", "stats",
-    "suite", "summaries", "tags", "threads", "time_left", "timed_mutants", "tolerance", "trend",
+    "roofline", "run_heat", "schedule", "selftest", "session_variance", "sessions", "short_names", "site",
+    "stats", "suite", "summaries", "tags", "threads", "time_left", "timed_mutants", "tolerance", "trend",
     "update", "validating", "variance", "verification", "whole_output",
 )  # fmt: skip
 # Read by every process that tests start, which cannot find the settings of mutmut: nothing is recorded there.

@@ -10,14 +10,27 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats as oracle
 
 from benchbench.model.measurement import Batch
 from benchbench.model.run import Policy
-from benchbench.timing.policy import POLICIES
+from benchbench.stats import effective_count
+from benchbench.timing.policy import (
+    POLICIES,
+    budget_policy,
+    for_accelerator,
+    half_width,
+    looks,
+    profiled_steps,
+    with_rounds,
+)
 from benchbench.timing.sampling import (
     MAX_READBACK_RATIO,
     batch_size,
     block_size,
+    is_settled,
     keeps_level,
     measure_steps,
     readback_ratio,
@@ -26,6 +39,7 @@ from benchbench.timing.sampling import (
     warm_up,
 )
 from studies.slow_steps import correlated, met, processes
+from tests.factories import a_measurement
 from tests.script import Script
 from tests.simulator import highest_rate
 from tests.test_architecture import ROOT
@@ -250,6 +264,72 @@ def test_the_last_warm_up_blocks_count_if_few_blocks_are_timed() -> None:
     assert not keeps_level(before, timed)
 
 
+def median_error(parts: list[Any]) -> float:
+    """Standard error of the median of one part, by the residuals of all."""
+    residuals = np.concatenate([part - np.median(part) for part in parts])
+    spread = 1.4826 * oracle.median_abs_deviation(residuals)
+    return float(
+        1.2533 * spread / math.sqrt(len(parts[0]) * effective_count(residuals.tolist()) / len(residuals))
+    )
+
+
+def level_is_kept(before: Any, blocks: Any) -> bool:
+    """`keeps_level` by NumPy, with the constants of its docstring and of the module."""
+    size = len(blocks) // 3
+    if size >= 4:
+        thirds = [blocks[start : start + size] for start in (0, size, 2 * size)]
+        limit = max(0.03 * np.median(blocks), 5 * math.sqrt(2) * median_error(thirds))
+        if np.ptp([np.median(third) for third in thirds]) > limit:
+            return False
+    together = np.concatenate([before, blocks])
+    size = max(3, int(1 / np.median(together)))
+    if len(together) < 4 * size:
+        return True
+    windows = np.lib.stride_tricks.sliding_window_view(together, size)[:: size // 3]
+    noise = 1.2533 * 1.4826 * np.median(np.abs(np.diff(together))) / math.sqrt(2 * size)
+    if size >= 8:
+        parts = [together[start : start + size] for start in range(0, len(together) - size + 1, size)]
+        noise = max(noise, median_error(parts))
+    low, high = np.quantile(np.median(windows, axis=1), [0.15, 0.85])
+    return bool(high - low <= max(0.03 * np.median(together), 4 * noise))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.integers(0, 1000),
+    st.sampled_from((0.05, 0.1, 0.3, 1.0)),
+    st.integers(5, 120),
+    st.sampled_from(([1.0], [1.0, 1.05], [1.0, 1.03, 1.06], [1.0, 1.1] * 3, [1.0, 1.04, 1.0])),
+    st.sampled_from((1e-4, 0.01, 0.03)),
+    st.integers(0, 10),
+)
+def test_a_level_is_kept_if_thirds_and_windows_differ_by_no_more_than_noise(
+    seed: int, step_s: float, count: int, levels: list[float], spread: float, before: int
+) -> None:
+    noise = np.exp(np.random.default_rng(seed).normal(0, spread, count + before))
+    level = np.array(levels)[np.arange(count) * len(levels) // count]
+    blocks = step_s * noise[before:] * level
+    earlier = step_s * noise[:before]
+    assert keeps_level(earlier.tolist(), blocks.tolist()) is level_is_kept(earlier, blocks)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.sampled_from((1.0, 1.004, 1.012, 1.03, 1.2)), min_size=5, max_size=40),
+    st.integers(3, 12),
+)
+def test_warm_up_ends_when_three_pairs_of_windows_agree(blocks: list[float], window: int) -> None:
+    shift = window // 3
+    start = len(blocks) - 2 * window - 2 * shift
+    expected = start >= 0
+    for first in range(start, start + 2 * shift + 1, shift) if expected else ():
+        pair = blocks[first : first + 2 * window]
+        change = abs(np.median(pair[:window]) - np.median(pair[window:]))
+        noise = 1.5 * 1.2533 * 1.4826 * oracle.median_abs_deviation(pair) * math.sqrt(2 / window)
+        expected = expected and bool(change <= max(0.01 * np.median(pair[:window]), noise))
+    assert is_settled(blocks, window) is expected
+
+
 @pytest.mark.parametrize("step_s", [0.1, 0.5, 1.0])
 @pytest.mark.parametrize("phi", [0.0, 0.3])
 def test_steady_slow_steps_are_rarely_called_unsteady(step_s: float, phi: float) -> None:
@@ -370,3 +450,31 @@ def test_only_compilations_during_timed_blocks_are_counted() -> None:
 
     assert measure_steps(script.step, script, DEFAULT, compilations).recompiled == 3
     assert measure_steps(script.step, script, DEFAULT).recompiled == 0
+
+
+def test_other_rounds_replace_extra_rounds_and_a_budget() -> None:
+    quick = POLICIES["quick"]
+    budget = budget_policy(60.0)
+    assert budget == replace(quick, name=budget.name, most_rounds=None, budget_s=60.0)
+    assert budget.name != quick.name
+    assert with_rounds(budget, 4) == replace(quick, name=budget.name, rounds=4, most_rounds=None)
+    assert (looks(quick), looks(budget), looks(with_rounds(quick, 4))) == ([3, 5, 8], [3], [4])
+    assert [for_accelerator(policy).warmup_min_s for policy in (quick, replace(quick, warmup_min_s=2.0))] == [
+        1.0,
+        2.0,
+    ]
+
+
+def test_a_profile_has_half_a_second_of_steps_within_limits() -> None:
+    assert [profiled_steps(step_s) for step_s in (1.0, 0.1, 0.03, 1e-4, 1e-3)] == [5, 5, 17, 1000, 500]
+
+
+def test_the_half_width_is_that_of_a_t_interval_of_logarithms() -> None:
+    steps = (0.001, 0.0012, 0.0011)
+    processes = [a_measurement(block_s=(10 * step,) * 3) for step in steps]
+    logs = np.log(steps)
+    ends = np.exp(oracle.t.interval(0.95, 2, logs.mean(), oracle.sem(logs)))
+    assert half_width(processes) == pytest.approx(np.diff(ends)[0] / 2 / math.exp(logs.mean()))
+    assert half_width(processes[:1]) == math.inf
+    assert half_width([*processes[:2], a_measurement(block_s=(0.0,))]) == math.inf
+    assert half_width(processes, 2) > half_width(processes)

@@ -4,11 +4,12 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats as oracle
 
 from benchbench.stats import (
+    VariancePrior,
     _binomial_rank,
     effective_count,
     headline,
@@ -17,6 +18,8 @@ from benchbench.stats import (
     median_interval,
     quantile,
     t_quantile,
+    variance_prior,
+    welch,
 )
 
 durations = st.lists(st.floats(1e-9, 1e3), min_size=1, max_size=50)
@@ -103,3 +106,81 @@ def test_constant_samples_are_all_independent() -> None:
 @given(durations)
 def test_the_mad_equals_that_of_scipy(values: list[float]) -> None:
     assert mad(values) == pytest.approx(float(oracle.median_abs_deviation(values)), abs=1e-12)
+
+
+def effective(values: list[float]) -> float:
+    """n / (1 + 2 Σ ρₖ), up to the first ρₖ that is not positive."""
+    centred = np.array(values) - np.mean(values)
+    rhos = [centred[lag:] @ centred[:-lag] / (centred @ centred) for lag in range(1, len(values) // 2)]
+    first = next((index for index, rho in enumerate(rhos) if rho <= 0), len(rhos))
+    return float(len(values) / (1 + 2 * sum(rhos[:first])))
+
+
+series = st.lists(st.integers(-20, 20), min_size=4, max_size=40).map(
+    lambda steps: [float(place) for place in np.cumsum(steps) + 100]
+)
+
+
+@given(series)
+def test_an_effective_count_sums_the_first_positive_correlations(values: list[float]) -> None:
+    assume(np.std(values) > 0.1)
+    assert effective_count(values) == pytest.approx(effective(values))
+
+
+@given(series, st.sampled_from((0.95, 0.99)))
+def test_an_interval_of_a_median_has_binomial_ranks(values: list[float], confidence: float) -> None:
+    assume(np.std(values) > 0.1)
+    count = max(1, math.floor(effective(values) + 1e-9))
+    assume(abs(effective(values) - round(effective(values))) > 1e-6)
+    tail = (1 - confidence) / 2
+    rank = next(rank for rank in range(count + 1) if oracle.binom.cdf(rank, count, 0.5) > tail)
+    expected = (min(values), max(values))
+    if rank:
+        share = (rank - 0.5) / count
+        expected = (float(np.quantile(values, share)), float(np.quantile(values, 1 - share)))
+    assert median_interval(values, confidence) == pytest.approx(expected)
+
+
+@given(
+    st.floats(0.01, 30), st.floats(1, 20), st.one_of(st.floats(0.5, 60), st.just(math.inf)), st.floats(1, 200)
+)
+def test_a_prior_moderates_a_variance_by_degrees_of_freedom(
+    ratio: float, degrees: float, prior_degrees: float, most: float
+) -> None:
+    prior, variance = VariancePrior(1e-4, prior_degrees, most), 1e-4 * ratio
+    if math.isinf(prior_degrees):
+        p, moderated = oracle.chi2.sf(ratio * degrees, degrees), 1e-4
+    else:
+        p = oracle.f.sf(ratio, degrees, prior_degrees)
+        moderated = (prior_degrees * 1e-4 + degrees * variance) / (prior_degrees + degrees)
+    pooled = max(degrees, min(prior_degrees + degrees, most))
+    assert prior.p_of(variance, degrees) == pytest.approx(p, abs=1e-12)
+    assert prior.posterior(variance, degrees) == pytest.approx((max(variance, moderated), pooled))
+    assume(min(abs(p - 0.02), abs(p - 0.1)) > 1e-9)
+    expected = (moderated if p >= 0.1 else variance, degrees if p < 0.02 else pooled)
+    assert prior.moderate(variance, degrees) == pytest.approx(expected)
+
+
+def test_correlated_cases_have_fewer_degrees_of_freedom() -> None:
+    prior = variance_prior([1.0, 2.0, 4.0, 1.5], [4.0, 5.0, 4.0, 3.0], 0.25)
+    assert prior.max_degrees == pytest.approx(16 / (1 + 3 * 0.25))
+
+
+@given(st.lists(st.floats(-1, 1), min_size=3, max_size=8), st.lists(st.floats(-1, 1), min_size=3, max_size=8))
+def test_planned_values_determine_the_variance_of_a_difference(
+    before: list[float], after: list[float]
+) -> None:
+    planned = before[:3], after[:3]
+    variances = [max(float(np.var(side, ddof=1)), 1e-8) for side in planned]
+    share = 1 / len(before) + 1 / len(after)
+    parts = [variances[0] / len(before), variances[1] / len(after)]
+    equal = [variance * share / 2 for variance in variances]
+    if sum(equal) > sum(parts):
+        parts = equal
+    difference = welch(before, after, planned=planned)
+    assert difference.mid == pytest.approx(np.mean(after) - np.mean(before), abs=1e-12)
+    assert difference.error**2 == pytest.approx(sum(parts))
+    degrees = sum(parts) ** 2 / sum(part**2 / 2 for part in parts)
+    assume(abs(sum(equal) - sum(parts)) > 1e-12 or parts == equal)
+    assert difference.degrees == pytest.approx(degrees)
+    assert difference.share == pytest.approx(share)
