@@ -165,6 +165,38 @@ def results_of(codes: list[str], folder: Path) -> list[Any]:
     return [np.array(result) for result in json.loads(process.stdout.rpartition("results:")[2])]
 
 
+IN_PACKAGE = """import torch
+from .parts import Layer
+from nets.parts import SCALE
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = Layer(4, 3)
+
+    def forward(self, x):
+        return self.layer(x) * SCALE
+
+
+def inputs(batch=1):
+    return torch.ones(batch, 4)
+"""
+
+
+@pytest.mark.real
+def test_printed_code_of_a_file_in_a_package_of_its_name_runs(tmp_path: Path) -> None:
+    folder = tmp_path / "lib" / "nets"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text("")
+    (folder / "parts.py").write_text("from torch.nn import Linear as Layer\nSCALE = 2\n")
+    (folder / "nets.py").write_text(IN_PACKAGE)
+    code = code_of(tmp_path, "lib/nets/nets.py", ("torch", "eager"))
+    assert "import nets.nets" in code
+    assert results_of([code], tmp_path)[0].shape == (1, 3)
+
+
 ENGINES = [("torch", "eager"), ("onnxruntime", "graph"), ("openvino", "graph")]
 
 

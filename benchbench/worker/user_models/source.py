@@ -194,6 +194,9 @@ def import_model_file(spec: ModelSpec, variant: str = "") -> ModuleType:
     path = Path(spec.file)
     prefer_folder(str(path.parent))
     name = f"accelbench_own_{spec.stem}" + (f" {variant}" if variant else "")
+    package, root = package_of(path)
+    if package and _is_importable(package, root):
+        name = f"{package}.{name}"  # so that its relative imports work
     if getattr(sys.modules.get(name), "__file__", spec.file) != spec.file:  # the same name in another folder
         name += f" {crc32(spec.file.encode()):x}"
     if imported_module := sys.modules.get(name):
@@ -210,6 +213,30 @@ def import_model_file(spec: ModelSpec, variant: str = "") -> ModuleType:
         del sys.modules[name]
         raise
     return module
+
+
+def package_of(path: Path) -> tuple[str, Path]:
+    """Return the package that contains a file, "" if none does, and the folder from which it is imported."""
+    names: list[str] = []
+    root = path.parent
+    while (root / "__init__.py").is_file() and root.name.isidentifier():
+        names.insert(0, root.name)
+        root = root.parent
+    return ".".join(names), root
+
+
+def _is_importable(package: str, root: Path) -> bool:
+    """Import the package of a model's file; False if that fails, as its other files may need more packages.
+
+    A file may have the name of its package, so the package's folder comes first.
+    """
+    prefer_folder(str(root))
+    sys.path.insert(0, str(root))
+    try:
+        importlib.import_module(package)
+    except Exception:  # noqa: BLE001 - the other files may fail in any way
+        return False
+    return True
 
 
 def default_sizes(function: Any, name: str, ignored: Sequence[str] = ()) -> dict[str, Scalar]:

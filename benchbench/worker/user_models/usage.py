@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import inspect
 import json
+import sys
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from benchbench.arrays import AnyArray
 from benchbench.model.case import AMP, Case, Dtype, Phase, Scalar
 from benchbench.model.user_model import JAX, KERAS, MEMORY_FOLDER, ONNX, TORCH, ModelSpec, relative
 from benchbench.worker.user_models import input_file
-from benchbench.worker.user_models.source import import_model_file
+from benchbench.worker.user_models.source import import_model_file, package_of
 
 if TYPE_CHECKING:
     from benchbench.backends.base import Backend
@@ -175,6 +176,12 @@ def source_of(spec: ModelSpec) -> tuple[list[str], str]:
         return [], ""
     path = PurePath(_path(spec))
     folder, stem = path.parent.as_posix(), path.stem
+    package, root = package_of(Path(spec.file))
+    is_inside = root.is_relative_to(spec.folder)
+    if package and is_inside and stem.isidentifier():
+        folder = root.relative_to(spec.folder).as_posix()
+        lines = [] if folder == "." else ["import sys", f"sys.path.insert(0, {_quoted(folder)})"]
+        return [*lines, f"import {package}.{stem}"], f"{package}.{stem}."
     lines = [] if folder == "." else ["import sys", f"sys.path.insert(0, {_quoted(folder)})"]
     if not stem.isidentifier():
         return [*lines, "import importlib", f"source = importlib.import_module({_quoted(stem)})"], "source."
@@ -262,6 +269,8 @@ def torch_setup(spec: ModelSpec, sizes: Mapping[str, Scalar], module: Any, input
     else:
         more, prefix = source_of(spec)
         file = import_model_file(spec)
+        if {"tensorflow", "triton"} <= sys.modules.keys():
+            imports.append("import triton  # before the file, which imports TensorFlow: later it would abort")
         imports += more
         name = f"{prefix}{loaded.attribute}"
         is_instance = isinstance(getattr(file, loaded.attribute), torch.nn.Module)
