@@ -219,7 +219,7 @@ def package_of(path: Path) -> tuple[str, Path]:
     """Return the package that contains a file, "" if none does, and the folder from which it is imported."""
     names: list[str] = []
     root = path.parent
-    while (root / "__init__.py").is_file() and root.name.isidentifier():
+    while os.path.isfile(root / "__init__.py") and root.name.isidentifier():
         names.insert(0, root.name)
         root = root.parent
     return ".".join(names), root
