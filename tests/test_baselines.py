@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,7 @@ def test_a_session_is_stored_with_seven_digits(tmp_path: Path) -> None:
     (back,) = baselines.require_sessions(tmp_path, "main", a_digest.machine)
     assert back.cases.keys() == a_digest.cases.keys()
     assert back.cases[a_case().id].values["latency_s"] == pytest.approx((0.001, 1 / 700), rel=1e-6)
+    assert back.cases[a_case().id].values["peak_host_bytes"] == (65_011_712, 65_011_712)
     assert replace(back, cases={}) == replace(a_digest, cases={})
     failed, absent = a_case(params={"m": 2}).id, a_left_out().case.id
     assert {name: back.cases[name] for name in (failed, absent)} == {
@@ -202,7 +204,11 @@ def test_a_session_without_a_checksum_is_read(tmp_path: Path) -> None:
     (path,) = (tmp_path / "baselines").rglob("*.json")
     sessions = baselines.require_sessions(tmp_path, "main", a_machine())
     fields = json.loads(path.read_text())
-    del fields["crc32"], fields["checksums"]
+    del fields["crc32"]
+    path.write_text(json.dumps(fields))
+    with pytest.raises(UnreadableInput):
+        read_session(path)
+    del fields["checksums"]
     path.write_text(json.dumps(fields))
     assert baselines.require_sessions(tmp_path, "main", a_machine()) == sessions
 
@@ -278,7 +284,10 @@ def test_a_slow_first_measurement_that_was_not_confirmed_is_accepted(tmp_path: P
     accept_five(tmp_path)
     folder = stored_run(tmp_path, 5, 0.0012)
     assert checking.objections(tmp_path, "main", folder, runs.read_run(folder))
-    stored_run(folder, 6, 0.001)
+    slow = stored_run(folder, 6, 0.0012)
+    assert checking.objections(tmp_path, "main", folder, runs.read_run(folder))
+    shutil.rmtree(slow)
+    stored_run(folder, 7, 0.001)
     assert checking.objections(tmp_path, "main", folder, runs.read_run(folder)) == []
 
 

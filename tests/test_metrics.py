@@ -344,6 +344,26 @@ def test_energy_is_the_median_of_the_rounds_that_have_it() -> None:
     assert not [note for note in row["notes"] if "_j" in note]
 
 
+@pytest.mark.parametrize(
+    ("step", "source", "consumer", "hidden", "waiting"),
+    [
+        (5.0, 2.0, 3.0, 0.0, 0.4),
+        (3.0, 2.0, 3.0, 1.0, 0.0),
+        (4.0, 2.0, 3.0, 0.5, 0.25),
+        (4.0, 4.0, 1.0, 1.0, 0.75),
+        (4.5, 4.0, 1.0, 0.5, 1 - 1 / 4.5),
+        (6.0, 2.0, 3.0, 0.0, 0.5),
+        (2.0, 2.0, 3.0, 1.0, 0.0),
+    ],
+)
+def test_shares_of_a_step_whose_parts_overlap(
+    step: float, source: float, consumer: float, hidden: float, waiting: float
+) -> None:
+    parts = {"source": (source, source), "consumer": (consumer, consumer)}
+    row = the_row(a_measurement(block_s=(step,) * 3, iterations=1, parts_s=parts))
+    assert (row["hidden_share"], row["waiting_share"]) == pytest.approx((hidden, waiting))
+
+
 def test_throttling_is_only_a_note() -> None:
     hot = a_telemetry(reasons=(0x40,) * 11, sm_mhz=(1000,) * 11)
     row = the_row(a_watched(hot), a_watched(hot))

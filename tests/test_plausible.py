@@ -12,6 +12,7 @@ from benchbench.analyse.rows import COLUMNS, flatten, rows
 from benchbench.documents.plan import has_failures, run_summary
 from benchbench.judging.comparison import compare_runs
 from benchbench.launch.catalogue import workload_at
+from benchbench.machine.peaks import peaks
 from benchbench.model.case import Case, Dtype, Verdict
 from benchbench.model.measurement import Measurement
 from benchbench.model.placement import Placement, Strategy
@@ -55,6 +56,28 @@ def test_flops_beyond_the_datasheet_and_fast_algorithms_are_implausible(
     measurement = doing(1.0, flops=int(times * 989e12), multiplications_saved=saved)
     message = fault(measurement, workload=workload, params=params)
     assert (message == "") == plausible
+
+
+@pytest.mark.parametrize(
+    ("case", "times", "plausible"),
+    [
+        ({"dtype": Dtype.FLOAT16}, 1.01, False),
+        ({"dtype": Dtype.FLOAT16, "mode": "tensorrt"}, 1.99, True),  # may sum in float16
+        ({"dtype": Dtype.FLOAT16, "device": "tensorrt:0"}, 1.99, True),
+        ({"dtype": Dtype.FLOAT16, "mode": "tensorrt"}, 2.01, False),
+        ({"dtype": Dtype.BFLOAT16, "mode": "tensorrt"}, 1.01, False),
+    ],
+)
+def test_sums_in_float16_are_twice_as_fast_on_geforce(
+    case: dict[str, Any], times: float, plausible: bool
+) -> None:
+    name = "NVIDIA GeForce RTX 4090"
+    device = peaks(name)
+    assert device
+    peak = device.flops_peak(case["dtype"])
+    assert peak
+    measurement = doing(1.0, flops=int(times * device.clock_margin * peak), multiplications_saved=1.0)
+    assert (implausible(a_case(**case), name, [measurement]) == "") == plausible
 
 
 @pytest.mark.parametrize(("times", "plausible"), [(1.99, True), (2.01, False)])

@@ -1,6 +1,8 @@
 """Variance between processes: shared by all cases of a comparison, and estimated from planned rounds only."""
 
 import math
+import re
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -14,9 +16,14 @@ from scipy.special import polygamma
 import benchbench
 from benchbench import stats
 from benchbench.analyse.doubts import Drift
+from benchbench.analyse.metrics import METRICS
 from benchbench.documents import comparison
 from benchbench.errors import UsageError
+from benchbench.judging.case_tests import paired_differences
+from benchbench.judging.check import advice
 from benchbench.judging.comparison import compare_runs
+from benchbench.judging.session_cases import match_interleaved
+from benchbench.judging.sessions import SessionDeviation
 from benchbench.judging.significance import Estimate, adjusted_results, family_of, family_size
 from benchbench.judging.variance import (
     add_drifts,
@@ -32,7 +39,7 @@ from benchbench.model.run import Policy
 from benchbench.stats import Difference, headline, welch
 from benchbench.timing.policy import POLICIES, budget_policy
 from studies.adaptive_rounds import BUDGET_S, CASES, NOISE, alike, measured, rates, two_modes
-from tests.factories import a_run, some_rounds
+from tests.factories import a_case, a_digest, a_run, some_rounds
 from tests.rendering import rendered
 from tests.simulator import a_suite, highest_rate
 
@@ -320,6 +327,97 @@ def test_a_check_detects_four_in_five_of_changes_of_the_stated_size(size: int, e
     assert pairs == pytest.approx(detectable_change(margin, error, 4.0, (0.05 / max(size, 2),)))
     pairs_twice = mde(stored=False, confirmed=True, interleaved=True)
     assert pairs_twice == pytest.approx(detectable_change(margin, error, 4.0, (0.05, 0.025)))
+
+
+def number_in(text: str) -> int | None:
+    """Number of rounds or sessions that an advice starts with."""
+    found = re.match(r"about (\d+|one) ", text)
+    return (1 if found[1] == "one" else int(found[1])) if found else None
+
+
+def first_decided(estimate: Estimate, errors: Mapping[int, tuple[float, float]], level: float) -> int | None:
+    """First count whose (error, degrees) would decide a change of the same size."""
+    size = abs(estimate.difference.mid)
+    for count, (error, degrees) in errors.items():
+        if size < estimate.margin:
+            if size + oracle.t.ppf(0.95, degrees) * error < estimate.margin:
+                return count
+        elif size >= oracle.t.ppf(1 - level, degrees) * error:
+            return count
+    return None
+
+
+sizes_of_change = st.sampled_from((0.0, 0.01, 0.025, 0.029, 0.031, 0.04, 0.06, -0.05))
+
+
+@given(sizes_of_change, st.floats(0.002, 0.05), st.integers(3, 20), st.sampled_from((2.0, 9.0, 40.0)))
+def test_the_advised_rounds_are_the_fewest_that_would_decide(
+    mid: float, error: float, count: int, degrees: float
+) -> None:
+    difference = Difference(mid, error, degrees)
+    pairs = an_estimate(0, mid, difference=difference, against=count, interleaved=True)
+    family = family_of(4, stored=False, confirmed=False, interleaved=True)
+    errors = {
+        rounds: (error * math.sqrt(count / rounds), max(rounds - 1, degrees))
+        for rounds in range(count + 1, 101)
+    }
+    assert number_in(advice(pairs, None, family)) == first_decided(pairs, errors, 0.05 / 4)
+
+
+@given(sizes_of_change, st.floats(0.002, 0.05), st.floats(0.002, 0.1), st.integers(5, 9), st.integers(3, 8))
+def test_more_sessions_or_more_rounds_are_advised_by_the_larger_error(
+    mid: float, between: float, within: float, days: int, processes: int
+) -> None:
+    stored = within**2 / (3 * days)
+    deviation = SessionDeviation(
+        difference=Difference(mid, between, days - 1),
+        spread=between,
+        days=days,
+        predicted_deviation=between,
+        process_variance=within**2,
+        stored_variance=stored,
+    )
+    estimate = an_estimate(0, mid, difference=deviation.difference, processes=processes, against=days)
+    family = family_of(2, stored=True, confirmed=False, interleaved=False)
+    floor = between * math.sqrt(1 + 1 / days)
+
+    def processes_error(count: int) -> float:
+        return math.sqrt(within**2 / count + stored)
+
+    further = {count: between * math.sqrt(1 + 1 / count) for count in range(days + 1, 11)}
+    by_days = {
+        count: (error, max(count - 1, days - 1))
+        for count, error in further.items()
+        if error >= processes_error(processes)
+    }
+    by_rounds = {
+        count: (max(floor, processes_error(count)), days - 1.0) for count in range(processes + 1, 101)
+    }
+    decided_day = first_decided(estimate, by_days, 0.05 / 5)
+    expected = decided_day - days if decided_day else first_decided(estimate, by_rounds, 0.05 / 5)
+    assert number_in(advice(estimate, deviation, family)) == expected
+
+
+@pytest.mark.parametrize(("variance", "is_shared"), [(Variance.SHARED, True), (Variance.OWN, False)])
+@pytest.mark.parametrize("clustered", [True, False])
+def test_pairs_share_the_variance_of_all_cases_unless_they_are_clustered(
+    variance: Variance, *, is_shared: bool, clustered: bool
+) -> None:
+    source = np.random.default_rng(3)
+    cases = [a_case(params={"m": number}) for number in range(60)]
+    modes = np.where(source.random((60, 3)) < 0.5, 0.0, 0.1) + source.normal(0, 1e-4, (60, 3))
+    logs = modes if clustered else source.normal(0, 0.03, (60, 3))
+    level = source.normal(0, 0.1, (60, 3))  # of both processes of a pair
+    ref = a_digest([(case, np.exp(row).tolist()) for case, row in zip(cases, level, strict=True)])
+    new = a_digest([(case, np.exp(row).tolist()) for case, row in zip(cases, level + logs, strict=True)])
+    matches = [match_interleaved(name, ref.cases[name], new.cases[name], METRICS[0]) for name in new.cases]
+    differences = paired_differences(matches, variance)
+    expected = [stats.paired(match.pairs) for match in matches]
+    if is_shared:
+        expected = (at_least_the_mean if clustered else shared_variance)(expected)
+    assert list(differences.values()) == expected
+    few = paired_differences(matches[:2], variance, matches[2:])
+    assert few == {match.key: differences[match.key] for match in matches[:2]}
 
 
 def test_a_comparison_notes_clustered_processes() -> None:
