@@ -62,7 +62,7 @@ def redaction(environment: Mapping[str, str], home: str, folder: str) -> Redacti
 TEXT_FIELDS = frozenset(
     {
         *("message", "log", "reason", "fault", "text", "hint", "mistake", "refused", "unverified", "summary"),
-        *("missing", "missing_modes", "lacking", "refused_dtypes"),
+        *("missing", "missing_modes", "unsupported", "refused_dtypes"),
     }
 )
 

@@ -116,8 +116,8 @@ def file_differences(machines: Sequence[FleetMachine], here: Mapping[str, str]) 
     lines = []
     for name, digest in here.items():
         digests = {machine.name: machine.has.files.get(name, "") for machine in machines}
-        if lacking := [machine for machine, there in digests.items() if digest and not there]:
-            lines.append(f"{', '.join(lacking)}: no {name}")
+        if without := [machine for machine, there in digests.items() if digest and not there]:
+            lines.append(f"{', '.join(without)}: no {name}")
         if differing := [machine for machine, there in digests.items() if there and there != digest]:
             lines.append(f"{', '.join(differing)}: another {name} than here")
     return lines

@@ -97,13 +97,13 @@ def workloads_document(names: Sequence[str] = ()) -> Document:
     rows: Rows = []
     classes = {name: backend_class(name) for name in names or registry.entry_names("benchbench.backends")}
     shown = [name for name, backend in classes.items() if names or not backend.virtual]
-    lacking: dict[tuple[str, str], list[str]] = {}
+    works_by_reason: dict[tuple[str, str], list[str]] = {}
     for name in catalogue.workload_names():
         kind = catalogue.workload_named(name)
         found = [support(name, kind, backend) for backend in shown]
         for entry in found:
             if entry.reason:
-                lacking.setdefault((entry.backend, entry.reason), []).append(name)
+                works_by_reason.setdefault((entry.backend, entry.reason), []).append(name)
         supported = [entry for entry in found if not entry.reason]
         if supported or not names:
             rows.append(
@@ -119,7 +119,8 @@ def workloads_document(names: Sequence[str] = ()) -> Document:
                 }
             )
     notes = [
-        f"not on {backend}, {reason}: {', '.join(works)}" for (backend, reason), works in lacking.items()
+        f"not on {backend}, {reason}: {', '.join(works)}"
+        for (backend, reason), works in works_by_reason.items()
     ]
     return _list_document("workloads", "Workloads", rows, notes if names else ())
 

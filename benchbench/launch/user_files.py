@@ -57,7 +57,7 @@ class _Workload(msgspec.Struct):
     refused_on_cpu: str
     worlds: list[int]
     divided_by: dict[str, list[Strategy]]
-    lacking: dict[str, str]
+    unsupported: dict[str, str]
     formerly: str
 
 
@@ -122,7 +122,7 @@ class UserWorkload:
         self.draws_tolerated = facts.draws_tolerated
         self.version, self.refused_on_cpu = facts.version, facts.refused_on_cpu
         self.formerly = facts.formerly
-        self.worlds, self.lacking = tuple(facts.worlds), facts.lacking
+        self.worlds, self.unsupported = tuple(facts.worlds), facts.unsupported
         self._facts, self._file, self._process = facts, file, process
         self._size_at = lru_cache(maxsize=None)(self._describe_at)
 

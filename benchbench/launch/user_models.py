@@ -255,7 +255,7 @@ class UserModel:
         return list(self.kind.frameworks)
 
     @property
-    def lacking(self) -> Mapping[str, str]:
+    def unsupported(self) -> Mapping[str, str]:
         """Framework that cannot run it → reason."""
         others = {name for kind in KINDS.values() for name in kind.frameworks}
         reason = f"only engines that take a {self.kind.noun} can run it"

@@ -472,7 +472,7 @@ def support_obstacle(
     backend, missing_modes = backend_of(probe), dict(probe.missing_modes)
     if not (backend.virtual or backend.computes(workload.frameworks())):
         unwritten = f"{case.workload} has no build_{backend.framework}"
-        return Obstacle(Status.UNSUPPORTED, workload.lacking.get(backend.framework, unwritten))
+        return Obstacle(Status.UNSUPPORTED, workload.unsupported.get(backend.framework, unwritten))
     if case.mode in backend.model_only_modes and not isinstance(workload, UserModel):
         return Obstacle(Status.UNSUPPORTED, f"{case.mode} is a mode for user models only")
     if reason_undivided := division_obstacle(case, workload, probe, device, launched=launched):

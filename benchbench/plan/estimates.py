@@ -185,10 +185,10 @@ def _timing_s(case: Case, step: float, policy: Policy) -> float:
 
 def _step_s(case: Case, device_class: DeviceClass) -> float:
     cost = cost_of(case)
-    flops, moved = cost.flops / FLOPS[device_class], cost.bytes / BYTES[device_class]
+    flops, moved_bytes = cost.flops / FLOPS[device_class], cost.bytes / BYTES[device_class]
     slower = SLOWER.get(case.computes_in, 1.0) if device_class is DeviceClass.CPU else 1.0
     network = NETWORK if _layers(case) else 1.0
-    return max(flops * slower, moved) * start_up(case).slowdown * network
+    return max(flops * slower, moved_bytes) * start_up(case).slowdown * network
 
 
 def _import_s(cases: Iterable[Case], rounds: int) -> float:

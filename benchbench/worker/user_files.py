@@ -136,7 +136,7 @@ def describe_class(name: str, kind: type[Workload]) -> Message:
         "refused_on_cpu": kind.refused_on_cpu,
         "worlds": kind.worlds,
         "divided_by": {name: kind.strategies(name) for name in kind.frameworks()},
-        "lacking": dict(kind.lacking),
+        "unsupported": dict(kind.unsupported),
         "formerly": kind.formerly,
     }
 

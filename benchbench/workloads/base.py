@@ -74,7 +74,7 @@ class Workload(ABC):
     added: ClassVar[frozenset[str]] = frozenset()
     # Tolerance as a multiple of the largest error of `forward` under stochastic rounding; 0: use `reduction`.
     draws_tolerated: ClassVar[float] = 0.0
-    lacking: ClassVar[Mapping[str, str]] = {}  # framework without a builder → reason, if known
+    unsupported: ClassVar[Mapping[str, str]] = {}  # framework without a builder → reason, if known
     multiplies_float8: ClassVar[bool] = False  # whether its programs have a product in float8
     is_graph: ClassVar[bool] = True  # False: no runtime of whole graphs can run its step
     refused_on_cpu: ClassVar[str] = ""  # why it is not measured on a CPU; "" if it is

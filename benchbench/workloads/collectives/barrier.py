@@ -31,7 +31,7 @@ class Barrier(BetweenRanks):
     """
 
     summary = "no rank goes on before all have come"
-    lacking: ClassVar[Mapping[str, str]] = dict.fromkeys(("jax", "tensorflow"), IN_THE_PROGRAM)
+    unsupported: ClassVar[Mapping[str, str]] = dict.fromkeys(("jax", "tensorflow"), IN_THE_PROGRAM)
 
     def lacks(self, backend: str, dtype: Dtype) -> str:
         return IN_THE_PROGRAM if backend == "torch_xla" else super().lacks(backend, dtype)

@@ -102,7 +102,7 @@ class Broadcast(Collective):
     """The array of rank 0, in every rank, as parameters are distributed."""
 
     summary = "array of the first rank, in every rank"
-    lacking: ClassVar[Mapping[str, str]] = {"tensorflow": f"{OF_TENSORFLOW}, and no broadcast"}
+    unsupported: ClassVar[Mapping[str, str]] = {"tensorflow": f"{OF_TENSORFLOW}, and no broadcast"}
 
     def reference(self, arrays: Arrays, index: Indices) -> Floats:
         import numpy as np
@@ -149,7 +149,9 @@ class SendRecv(Collective):
     pattern: str = RING
 
     summary = "array of each rank to the next, or to its partner"
-    lacking: ClassVar[Mapping[str, str]] = {"tensorflow": f"{OF_TENSORFLOW}, and no point-to-point messages"}
+    unsupported: ClassVar[Mapping[str, str]] = {
+        "tensorflow": f"{OF_TENSORFLOW}, and no point-to-point messages"
+    }
 
     def __post_init__(self) -> None:
         """Raise UsageError for a pattern that is not known."""
@@ -303,7 +305,7 @@ class AllToAll(_InParts):
 
     summary = "a part of each rank's array to each rank"
     torch_function = "all_to_all_single"
-    lacking: ClassVar[Mapping[str, str]] = {"tensorflow": f"{OF_TENSORFLOW}, and no all_to_all"}
+    unsupported: ClassVar[Mapping[str, str]] = {"tensorflow": f"{OF_TENSORFLOW}, and no all_to_all"}
 
     @property
     def sent(self) -> int:
@@ -340,7 +342,7 @@ class ReduceScatter(_InParts):
 
     summary = "sum of an array over ranks, a part in each"
     torch_function = "reduce_scatter_tensor"
-    lacking: ClassVar[Mapping[str, str]] = {"tensorflow": f"{OF_TENSORFLOW}, and no reduce_scatter"}
+    unsupported: ClassVar[Mapping[str, str]] = {"tensorflow": f"{OF_TENSORFLOW}, and no reduce_scatter"}
     reduction = 1  # no product is summed, but sums accumulate
 
     @property

@@ -388,9 +388,9 @@ class ConvTranspose2d(Operation):
         """2·N·C·H·W·K·R·S FLOPs: every input meets every filter; images, filters and result move once."""
         images = self.batch * self.channels * self.height * self.width
         per_input = self.filters * self.kernel**2
-        moved = images + self.channels * per_input + prod(self.output_shape)
+        elements = images + self.channels * per_input + prod(self.output_shape)
         return Cost(
-            flops=2 * images * per_input, bytes=moved * dtype.itemsize, items=self.batch, item="image"
+            flops=2 * images * per_input, bytes=elements * dtype.itemsize, items=self.batch, item="image"
         )
 
     @property

@@ -93,8 +93,10 @@ class Gemm(FunctionOperation):
 
     def cost(self, dtype: Dtype) -> Cost:
         """2mnk FLOPs; A, B and C move once; an item is one product."""
-        moved = self.m * self.k + self.k * self.n + self.m * self.n
-        return Cost(flops=2 * self.m * self.n * self.k, bytes=moved * dtype.itemsize, items=1, item="product")
+        elements = self.m * self.k + self.k * self.n + self.m * self.n
+        return Cost(
+            flops=2 * self.m * self.n * self.k, bytes=elements * dtype.itemsize, items=1, item="product"
+        )
 
     @property
     def reduction(self) -> int:
@@ -182,10 +184,10 @@ class BatchedGemm(FunctionOperation):
 
     def cost(self, dtype: Dtype) -> Cost:
         """2·N·m·n·k FLOPs; the operands and results move once; an item is one product."""
-        moved = self.batch * (self.m * self.k + self.k * self.n + self.m * self.n)
+        elements = self.batch * (self.m * self.k + self.k * self.n + self.m * self.n)
         return Cost(
             flops=2 * self.batch * self.m * self.n * self.k,
-            bytes=moved * dtype.itemsize,
+            bytes=elements * dtype.itemsize,
             items=self.batch,
             item="product",
         )
@@ -243,10 +245,10 @@ class Linear(FunctionOperation):
 
     def cost(self, dtype: Dtype) -> Cost:
         """2·N·I·O FLOPs, the bias's additions not counted; x, weight, bias and result move once."""
-        moved = self.batch * (self.inputs + self.outputs) + self.outputs * (self.inputs + 1)
+        elements = self.batch * (self.inputs + self.outputs) + self.outputs * (self.inputs + 1)
         return Cost(
             flops=2 * self.batch * self.inputs * self.outputs,
-            bytes=moved * dtype.itemsize,
+            bytes=elements * dtype.itemsize,
             items=self.batch,
             item="row",
         )

@@ -55,8 +55,8 @@ class Moe(Operation):
         routed = 2 * self.tokens * self.width * EXPERTS
         computed = CHOSEN * self.tokens * 6 * self.width * self.hidden
         weights = EXPERTS * (self.width + 3 * self.width * self.hidden)
-        moved = 2 * self.tokens * self.width + weights
-        return Cost(flops=routed + computed, bytes=moved * dtype.itemsize, items=self.tokens, item="token")
+        elements = 2 * self.tokens * self.width + weights
+        return Cost(flops=routed + computed, bytes=elements * dtype.itemsize, items=self.tokens, item="token")
 
     @property
     def shared(self) -> tuple[int, int, int]:

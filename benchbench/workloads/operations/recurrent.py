@@ -44,11 +44,11 @@ class Recurrent(Operation):
 
     def cost(self, dtype: Dtype) -> Cost:
         """2·G·T·N·H·(I + H) FLOPs of G gates; input, weights and result move once; an item is a sequence."""
-        moved = self.length * self.batch * (self.inputs + self.hidden)
+        elements = self.length * self.batch * (self.inputs + self.hidden)
         weights = self.gates * self.hidden * (self.inputs + self.hidden + 1)
         return Cost(
             flops=2 * self.gates * self.length * self.batch * self.hidden * (self.inputs + self.hidden),
-            bytes=(moved + weights) * dtype.itemsize,
+            bytes=(elements + weights) * dtype.itemsize,
             items=self.batch,
             item="sequence",
         )
@@ -140,15 +140,15 @@ class Recurrent(Operation):
         layer.load_state_dict(state, assign=True)
         layer = layer.to(context.device).train(self.differentiated).requires_grad_(self.differentiated)
         layer.flatten_parameters()
-        held = tuple(getattr(layer, name) for name in TORCH_NAMES.values())
-        return Program(lambda x: layer(x)[0], (context.put(arrays["x"]),), captured=held)
+        weights = tuple(getattr(layer, name) for name in TORCH_NAMES.values())
+        return Program(lambda x: layer(x)[0], (context.put(arrays["x"]),), captured=weights)
 
     def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
         """A layer of keras.layers with gates in PyTorch's order."""
         layer = self.keras(context, [arrays["weight_ih"].T, arrays["weight_hh"].T, arrays["bias"]])
-        held = tuple(variable.value for variable in layer.trainable_variables)
+        weights = tuple(variable.value for variable in layer.trainable_variables)
         axes = {"weight_ih": (1, 0), "weight_hh": (1, 0)}
-        return Program(layer, (context.put(arrays["x"]),), captured=held, input_axes=axes)
+        return Program(layer, (context.put(arrays["x"]),), captured=weights, input_axes=axes)
 
     def keras(self, context: DeviceContext, weights: list[Any]) -> Any:
         """A Keras layer that holds the weights and returns the output of every step."""
@@ -235,7 +235,7 @@ class Gru(Recurrent):
         bias = np.stack([arrays["bias"][theirs], np.zeros_like(arrays["bias"])])
         weights = [arrays["weight_ih"][theirs].T, arrays["weight_hh"][theirs].T, bias]
         layer = self.keras(context, weights)
-        held = tuple(variable.value for variable in layer.trainable_variables)
+        variables = tuple(variable.value for variable in layer.trainable_variables)
 
         def transposed(index: Indices) -> Indices:
             return np.stack([index[:, 1], theirs[index[:, 0]]], axis=1)
@@ -244,7 +244,7 @@ class Gru(Recurrent):
             return np.stack([np.zeros_like(index[:, 0]), theirs[index[:, 0]]], axis=1)
 
         places = {"weight_ih": transposed, "weight_hh": transposed, "bias": first_of_two}
-        return Program(layer, (context.put(arrays["x"]),), captured=held, input_index=places)
+        return Program(layer, (context.put(arrays["x"]),), captured=variables, input_index=places)
 
 
 @dataclass(frozen=True)

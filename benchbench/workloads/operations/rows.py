@@ -34,8 +34,8 @@ class Reduction(FunctionOperation):
 
     def cost(self, dtype: Dtype) -> Cost:
         """The matrix is read, the sums are written; no FLOPs; an item is a sum."""
-        moved = (self.rows * self.columns + self._sums) * dtype.storage.itemsize
-        return Cost(flops=0, bytes=moved, items=self._sums, item="sum")
+        moved_bytes = (self.rows * self.columns + self._sums) * dtype.storage.itemsize
+        return Cost(flops=0, bytes=moved_bytes, items=self._sums, item="sum")
 
     @property
     def _sums(self) -> int:
@@ -163,8 +163,8 @@ class TopK(_OrderedRows):
 
     def cost(self, dtype: Dtype) -> Cost:
         """Rows are read, k values of each written; no FLOPs; an item is a row."""
-        moved = self.rows * (self.columns + self.k) * dtype.storage.itemsize
-        return Cost(flops=0, bytes=moved, items=self.rows, item="row")
+        moved_bytes = self.rows * (self.columns + self.k) * dtype.storage.itemsize
+        return Cost(flops=0, bytes=moved_bytes, items=self.rows, item="row")
 
     @property
     def output_shape(self) -> tuple[int, int]:

@@ -103,8 +103,8 @@ class Gather(FunctionOperation):
 
         No FLOPs; an item is a row.
         """
-        moved = 2 * self.count * self.width * dtype.storage.itemsize
-        return Cost(flops=0, bytes=moved, items=self.count, item="row")
+        moved_bytes = 2 * self.count * self.width * dtype.storage.itemsize
+        return Cost(flops=0, bytes=moved_bytes, items=self.count, item="row")
 
     @property
     def output_shape(self) -> tuple[int, int]:
@@ -157,8 +157,8 @@ class Scatter(FunctionOperation):
 
         No FLOPs; an item is a row.
         """
-        moved = (self.count + self.rows) * self.width * dtype.storage.itemsize
-        return Cost(flops=0, bytes=moved, items=self.count, item="row")
+        moved_bytes = (self.count + self.rows) * self.width * dtype.storage.itemsize
+        return Cost(flops=0, bytes=moved_bytes, items=self.count, item="row")
 
     @property
     def reduction(self) -> int:

@@ -91,12 +91,12 @@ class Update(Training):
         def drawn(name: str, shape: tuple[int, ...], **normal: float) -> Array:
             return np.resize(draw.normal(name, min(prod(shape), DRAWN), **normal), shape)
 
-        held = {
+        weights = {
             name: drawn(name, weight.shape, scale=weight.scale, mean=weight.mean)
             for name, weight in self.parameters.items()
         }
-        given = {_gradient(name): drawn(_gradient(name), array.shape) for name, array in held.items()}
-        return {**held, **given}
+        gradients = {_gradient(name): drawn(_gradient(name), array.shape) for name, array in weights.items()}
+        return {**weights, **gradients}
 
     def is_input(self, name: str) -> bool:
         return name not in self.parameters
@@ -104,15 +104,15 @@ class Update(Training):
     def steps(self, arrays: Arrays, ops: Any = None) -> Iterator[Step]:
         from benchbench.workloads._programs.numpy import updates
 
-        held = {name: arrays[name].astype(float) for name in self.parameters}
-        given = {name: arrays[_gradient(name)].astype(float) for name in held}
-        return updates(self.rule, held, given, ops)
+        weights = {name: arrays[name].astype(float) for name in self.parameters}
+        gradients = {name: arrays[_gradient(name)].astype(float) for name in weights}
+        return updates(self.rule, weights, gradients, ops)
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
         """A program that calls torch.optim."""
         self._check_forms("torch_xla" if context.device.type == "xla" else "torch")
-        rule, held = self.rule, self._held(context, arrays)
-        parameters = [tensor.requires_grad_() for tensor in held.values()]
+        rule, weights = self.rule, self._held(context, arrays)
+        parameters = [tensor.requires_grad_() for tensor in weights.values()]
         update = rule.torch(parameters, fused=self.fused)
 
         def step(*gradients: Any) -> Any:
@@ -122,13 +122,13 @@ class Update(Training):
             return parameters[-1].detach()
 
         def state() -> dict[str, Any]:
-            kept = {name: update.state[p] for name, p in held.items()}
+            kept = {name: update.state[p] for name, p in weights.items()}
             return {f"{n} ({slot})": own[key] for n, own in kept.items() for slot, key in rule.slots.items()}
 
         return Program(
             step,
             self._given(context, arrays),
-            parameters=lambda: held,
+            parameters=lambda: weights,
             gradients=state if rule.slots else None,
         )
 
@@ -139,23 +139,24 @@ class Update(Training):
         self._check_forms("tensorflow")
         rule = self.rule
         with tf.device(context.device):
-            held = {name: tf.Variable(array) for name, array in self._held(context, arrays).items()}
+            weights = {name: tf.Variable(array) for name, array in self._held(context, arrays).items()}
             slots = {
-                name: {slot: tf.Variable(tf.zeros_like(p)) for slot in rule.slots} for name, p in held.items()
+                name: {slot: tf.Variable(tf.zeros_like(p)) for slot in rule.slots}
+                for name, p in weights.items()
             }
             count = tf.Variable(0, dtype=tf.int64) if rule.counts else None
         update = rule.tensorflow if self.fused else rule.tensorflow_plainly
 
         def step(*gradients: Any) -> Any:
             t = None if count is None else count.assign_add(1)
-            for (name, p), gradient in zip(held.items(), gradients, strict=True):
+            for (name, p), gradient in zip(weights.items(), gradients, strict=True):
                 update(t, p, gradient, slots[name])
             return p.read_value()
 
         return Program(
             step,
             self._given(context, arrays),
-            parameters=lambda: held,
+            parameters=lambda: weights,
             gradients=(lambda: _named(slots)) if rule.slots else None,
         )
 
@@ -164,8 +165,8 @@ class Update(Training):
         import jax.numpy as jnp
 
         self._check_forms("jax")
-        rule, held = self.rule, self._held(context, arrays)
-        *_, name_of_last = held
+        rule, weights = self.rule, self._held(context, arrays)
+        *_, name_of_last = weights
 
         def step(now: Any, slots: Any, count: Any, *gradients: Any) -> Any:
             t = count + 1 if rule.counts else None
@@ -176,11 +177,11 @@ class Update(Training):
             moved, kept = ({name: both[part] for name, both in after.items()} for part in (0, 1))
             return moved, kept, t, moved[name_of_last]
 
-        slots = {name: {slot: jnp.zeros_like(p) for slot in rule.slots} for name, p in held.items()}
+        slots = {name: {slot: jnp.zeros_like(p) for slot in rule.slots} for name, p in weights.items()}
         return Program(
             step,
             self._given(context, arrays),
-            (held, slots, jnp.int32(0) if rule.counts else None),
+            (weights, slots, jnp.int32(0) if rule.counts else None),
             parameters=lambda now, _slots, _count: now,
             gradients=(lambda _now, kept, _count: _named(kept)) if rule.slots else None,
         )

@@ -35,8 +35,8 @@ class _Transfer(Vectors):
 
     def cost(self, dtype: Dtype) -> Cost:
         """Bytes are counted once, as they cross the link; an item is a transfer."""
-        moved = self.n * dtype.storage.itemsize
-        return Cost(flops=0, bytes=moved, link_bytes=moved, items=1, item="transfer")
+        moved_bytes = self.n * dtype.storage.itemsize
+        return Cost(flops=0, bytes=moved_bytes, link_bytes=moved_bytes, items=1, item="transfer")
 
     def lacks(self, backend: str, dtype: Dtype) -> str:
         if self.pinned and backend == "tensorflow":
@@ -144,7 +144,7 @@ class Overlap(Operation):
 
     summary = "a copy to the device hidden behind a product"
     is_graph = False
-    lacking: ClassVar[Mapping[str, str]] = {
+    unsupported: ClassVar[Mapping[str, str]] = {
         "tensorflow": "TensorFlow lets tf.data alone copy beside what is computed"
     }
     refused_on_cpu = "a CPU computes in the host's memory, so nothing is copied beside its work"
@@ -158,8 +158,8 @@ class Overlap(Operation):
     def cost(self, dtype: Dtype) -> Cost:
         """2·side³ FLOPs; both operands and the product move once, what is copied crosses the link."""
         crossing = self.copied * dtype.storage.itemsize
-        moved = 3 * self.side**2 * dtype.itemsize + crossing
-        return Cost(flops=2 * self.side**3, bytes=moved, link_bytes=crossing, items=1, item="step")
+        moved_bytes = 3 * self.side**2 * dtype.itemsize + crossing
+        return Cost(flops=2 * self.side**3, bytes=moved_bytes, link_bytes=crossing, items=1, item="step")
 
     @property
     def reduction(self) -> int:
