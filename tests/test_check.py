@@ -21,14 +21,14 @@ from benchbench.analyse.metrics import METRICS, Metric
 from benchbench.documents import gate
 from benchbench.documents.gate import TITLES, Gate, conclusions
 from benchbench.judging.case_tests import Confirmation
-from benchbench.judging.check import CaseFinding, GateResult, MissingRecords, decide
+from benchbench.judging.check import CaseFinding, GateResult, MissingRecords, decide, missing_rounds
 from benchbench.judging.comparison import MIN_CASES
 from benchbench.judging.gate_ending import Ending, decided_count, endings, exit_code
 from benchbench.judging.session_cases import GatePolicy
 from benchbench.judging.sessions import ASSUMED_DEDICATED, ASSUMED_SHARED, MIN_SESSIONS, days_of, hours_of
 from benchbench.model.case import Case, Verdict
 from benchbench.model.measurement import Memory, Turn
-from benchbench.model.options import Inconclusive, Rule, Variance
+from benchbench.model.options import Inconclusive, Isolation, Rule, Variance
 from benchbench.model.run import Partner, Settings
 from tests.factories import (
     a_case,
@@ -631,6 +631,19 @@ def test_contended_sessions_do_not_count() -> None:
             "no session has latency_s of 3 processes that were steady, agreed and were not contended",
         )
     )
+
+
+def test_missing_rounds_belong_to_their_case() -> None:
+    whole, part, unmeasured, failed = some_cases(4)
+    records = [
+        *some_rounds(*STEADY, case=whole),
+        *some_rounds(*STEADY[:2], case=part),
+        a_record(a_failure(), case=failed),
+    ]
+    run = a_run(records, plan=(whole, part, unmeasured, failed))
+    assert [missing.case for missing in missing_rounds(digest(run))] == [part.id, unmeasured.id]
+    selected = replace(run, info=replace(run.info, settings=Settings(threads=2, isolation=Isolation.SHARED)))
+    assert [missing.case for missing in missing_rounds(digest(selected))] == [unmeasured.id]
 
 
 def test_a_digest_has_what_a_comparison_needs() -> None:

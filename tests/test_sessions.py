@@ -23,7 +23,6 @@ def one_hour_each(sessions: list[list[float]]) -> list[list[list[float]]]:
     return [[logs] for logs in sessions]
 
 
-@pytest.mark.real
 @given(st.lists(logs, min_size=5, max_size=10), logs)
 def test_with_enough_sessions_the_error_is_that_of_a_further_session_or_of_the_processes(
     sessions: list[list[float]], new: list[float]
