@@ -23,6 +23,7 @@ from benchbench.judging.sessions import ASSUMED_DEDICATED, ASSUMED_SHARED
 from benchbench.model.case import Verdict
 from benchbench.model.options import MeasureOptions, Variance
 from benchbench.model.run import Partner, Policy, Run, Settings
+from benchbench.plan import config
 from benchbench.running.observer import RunObserver
 from benchbench.store import runs
 from tests.factories import (
@@ -492,6 +493,56 @@ def test_code_is_measured_on_both_sides_and_a_slower_case_again(
     unchanged = check(results, baseline=None, ab="torch").result
     assert {finding.verdict for finding in unchanged.findings} == {Verdict.SAME}
     assert len(measured) == 1
+
+
+def a_suite(root: Path, name: str, m: int) -> str:
+    """A suite file of one product, with a threshold."""
+    text = 'description = "d"\n[thresholds]\n"gemm*" = "50%"\n[[cases]]\nworkload = "gemm"\n'
+    (root / name).write_text(text + f"cpu = [{{ m = {m}, n = 64, k = 64 }}]\n")
+    return name
+
+
+def test_suites_choose_cases_and_thresholds(results: Path) -> None:
+    other = a_case(params={"m": 1, "n": 64, "k": 64})
+    for number in range(5):
+        records = [r for case in (a_case(), other) for r in some_rounds(0.001, 0.00101, 0.00099, case=case)]
+        run = a_run(records, id=f"TWO{number}", started=f"2026-02-{number + 1:02}T00:00:00Z")
+        runs.store_run(results, run)
+        checking.accept(results, "two", f"TWO{number}", baselines.ignore_warning)
+    both = check(results, "TWO4", baseline="two").result.findings
+    assert {(finding.case, finding.threshold) for finding in both} == {
+        (a_case().id, 0.05),
+        (other.id, 0.05),
+    }
+    chosen = MeasureOptions(suites=(a_suite(results, "quick.toml", 1),))
+    (finding,) = check(results, "TWO4", baseline="two", measure=chosen).result.findings
+    assert (finding.case, finding.threshold) == (other.id, 0.5)
+    with pytest.raises(UsageError):
+        check(
+            results, "TWO4", baseline="two", measure=MeasureOptions(suites=(a_suite(results, "no.toml", 2),))
+        )
+
+
+def test_a_threshold_is_of_the_project_or_else_of_the_suite_of_the_case(results: Path) -> None:
+    a_suite(results, "own.toml", 64)
+    run = a_run(some_rounds(0.001, case=a_case(suite="own")))
+
+    def rules(text: str = "", *suites: str) -> tuple[list[float], int]:
+        """Thresholds in their order, and the number of warnings."""
+        (results / "accelbench.toml").write_text(text)
+        warnings: list[str] = []
+        found = checking.threshold_rules(run, config.nearest(Path()), suites, warnings.append)
+        return [rule.value for rule in found], len(warnings)
+
+    assert rules() == ([], 1)
+    assert rules("", "own.toml") == ([0.5], 0)
+    assert rules('[run]\nsuite = ["own.toml"]\n') == ([0.5], 0)
+    assert rules('[check]\nmax-slowdown = "30%"\n[thresholds]\n"gemm*" = 0.2\n', "own.toml") == (
+        [0.2, 0.5, 0.3],
+        0,
+    )
+    run = a_run(some_rounds(0.001, case=a_case(workload="mine", suite="own")), models={"mine": "mine.py"})
+    assert rules() == ([], 0)
 
 
 def test_only_equal_parameters_are_kept_when_both_sides_are_measured_again() -> None:
