@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from benchbench.documents.comparison import comparison_document
 from benchbench.documents.document import Column, Document, table
 from benchbench.documents.plan import plan_document
-from benchbench.documents.short_names import case_cells
+from benchbench.documents.short_names import case_cells, short_params, varying_params
 from benchbench.exporters.terminal import Terminal, narrow_table
 from benchbench.judging.comparison import compare_runs
 from tests.factories import a_case, a_run, a_run_info, some_rounds
@@ -92,3 +92,11 @@ def test_columns_of_high_rank_are_dropped_first_and_named(fields: list[tuple[int
 
 def test_words_wrap_if_they_do_not_fit() -> None:
     assert Terminal(30).render(rows_of_words("a" * 20, "b" * 20, "")) == f"{'a' * 20}\n  c1: {'b' * 20}\n"
+
+
+def test_a_parameter_that_some_sizes_lack_varies() -> None:
+    """Parameters with a default that is left out, such as `streams`."""
+    sizes = [("infer", {"batch": 2, "image": 64}), ("infer", {"batch": 2, "image": 64, "streams": 2})]
+    varying = varying_params(sizes)
+    assert varying == {("infer", "streams")}
+    assert [short_params(*size, varying) for size in sizes] == [{"batch": 2, "image": 64}, {"streams": 2}]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
@@ -15,12 +16,16 @@ VaryingParams = set[tuple[str, str]]  # (workload, parameter)
 
 
 def varying_params(sizes: Iterable[tuple[str, Mapping[str, object]]]) -> VaryingParams:
-    """Parameters whose values differ between the sizes of their workload."""
-    values_by_param: dict[tuple[str, str], set[object]] = {}
+    """Parameters whose values differ between the sizes of their workload, or that some sizes lack."""
+    sizes = list(sizes)
+    counts = Counter(workload for workload, _ in sizes)
+    values_by_param: dict[tuple[str, str], list[object]] = {}
     for workload, params in sizes:
         for name, value in params.items():
-            values_by_param.setdefault((workload, name), set()).add(value)
-    return {key for key, values in values_by_param.items() if len(values) > 1}
+            values_by_param.setdefault((workload, name), []).append(value)
+    return {
+        key for key, values in values_by_param.items() if len(set(values)) > 1 or len(values) < counts[key[0]]
+    }
 
 
 def short_params(workload: str, params: Mapping[str, T], varying: VaryingParams) -> dict[str, T]:
