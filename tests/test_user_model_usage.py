@@ -21,6 +21,7 @@ from benchbench.model.case import Case, Dtype, Phase, Scalar
 from benchbench.model.user_model import parse_spec
 from benchbench.worker.user_models.lookup import model_workload
 from benchbench.worker.user_models.usage import usage_code
+from tests.program import accelbench
 
 torch = pytest.importorskip("torch")
 
@@ -405,3 +406,15 @@ def test_printed_code_reads_a_file_of_inputs(tmp_path: Path) -> None:
     eager, exported = results_of(codes, tmp_path)
     assert eager.shape == (2, 5, 3)
     assert np.allclose(exported, eager, atol=1e-5)
+
+
+@pytest.mark.real
+def test_a_run_prints_the_code_of_the_fastest_engine(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    (tmp_path / "plain.py").write_text(PLAIN)
+    options = ("--mode", "eager,graph", "-p", "width=64", "--phase", "forward", "--brief", "--threads", "1")
+    output = accelbench("run", "plain.py", "-b", "torch,onnxruntime", *options, cwd=tmp_path).stderr
+    heading, _, rest = output.partition("\nto use plain with ")[2].partition("\n")
+    assert heading, output
+    code = rest.partition("\nnext: ")[0]
+    assert results_of([code], tmp_path)[0].shape == (1, 64, 6, 6)

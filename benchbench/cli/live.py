@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchbench.analyse.roofline import Ceiling
 from benchbench.cli.live_table import LiveTable, alternative, differing_params, work_title
-from benchbench.cli.screen import print_message
+from benchbench.cli.screen import print_code, print_message
 from benchbench.documents.plan import SIDES, left_out_summary, run_summary, time_split
 from benchbench.documents.short_names import VaryingParams
 from benchbench.errors import UnreadableInput
@@ -153,14 +153,16 @@ class Lines(RunObserver):
                 print_message(f"time: {time_split(last_part, progress.stages_s)}")
             if self._report == "report":
                 from benchbench.diagnosis.ceilings import read_ceilings
-                from benchbench.documents.run import answer
+                from benchbench.documents.run import answer_cells
 
                 ceilings: tuple[Ceiling, ...] = ()
                 if progress.info.models:  # the bound of a language model depends on the memory's rate
                     with suppress(UnreadableInput):
                         ceilings = read_ceilings(progress.info.machine)
                 run = Run(info=progress.info, records=tuple(progress.records))
-                print_message(*answer(run, ceilings))
+                for cell in answer_cells(run, ceilings):
+                    print_message(str(cell))
+                    print_code(cell.code)
             if self._report:
                 print_message(f"next: accelbench {self._report} {progress.info.id}{self._where}")
 

@@ -30,6 +30,14 @@ def print_message(*lines: str) -> None:
         typer.echo("\n".join(at_words(safe, columns)) if columns else safe, err=True)
 
 
+def print_code(text: str) -> None:
+    """Print lines of code to standard error, escaped and not wrapped."""
+    from benchbench.format import visible
+
+    for line in text.splitlines():
+        typer.echo(visible(line), err=True)
+
+
 def _stderr_columns() -> int | None:
     """Columns of the terminal of standard error; None without a terminal or a known width."""
     with suppress(OSError, ValueError):

@@ -283,9 +283,14 @@ def _notes(tables: Iterable[Table], hidden: Iterable[Row]) -> list[str]:
 
 def answer(run: Run, ceilings: Sequence[Ceiling] = ()) -> list[str]:
     """Result lines of a run, as shown at the top of its report. `ceilings`: those of its machine."""
+    return list(map(str, answer_cells(run, ceilings)))
+
+
+def answer_cells(run: Run, ceilings: Sequence[Ceiling] = ()) -> list[Cell]:
+    """Result lines of a run, some with code below; see `answer`."""
     view = RunView(run, ceilings)
     measured_rows = [row for row in view.rows if row.ok]
-    return list(map(str, _answer_cells(with_verdicts(works(measured_rows), view), view)))
+    return _answer_cells(with_verdicts(works(measured_rows), view), view)
 
 
 def _summary_without_rivals(rows: Sequence[Row]) -> str:
