@@ -24,6 +24,7 @@ from benchbench.model.case import Verdict
 from benchbench.model.options import MeasureOptions, Variance
 from benchbench.model.run import Partner, Policy, Run, Settings
 from benchbench.plan import config
+from benchbench.plan.suite import DEFAULTS
 from benchbench.running.observer import RunObserver
 from benchbench.store import runs
 from tests.factories import (
@@ -62,6 +63,11 @@ def test_a_session_is_stored_with_seven_digits(tmp_path: Path) -> None:
     assert back.cases.keys() == a_digest.cases.keys()
     assert back.cases[a_case().id].values["latency_s"] == pytest.approx((0.001, 1 / 700), rel=1e-6)
     assert back.cases[a_case().id].values["peak_host_bytes"] == (65_011_712, 65_011_712)
+    assert back.cases[a_case().id].values["latency_s"][1] == 0.001428571
+    (path,) = (tmp_path / "baselines").rglob("*.json")
+    (line,) = (line for line in path.read_text().splitlines() if "latency_s" in line)
+    assert line.count('"values"') == 1
+    assert "link_bytes" not in line
     assert replace(back, cases={}) == replace(a_digest, cases={})
     failed, absent = a_case(params={"m": 2}).id, a_left_out().case.id
     assert {name: back.cases[name] for name in (failed, absent)} == {
@@ -437,11 +443,14 @@ def test_the_cases_of_the_baseline_are_measured_like_its_newest_session(
     accept(results, "RUN06", anyway=True)
     measured = measures(monkeypatch, a_slow_run(1.0))
     check(results)
-    check(results, measure=MeasureOptions(rounds=5))
+    check(results, measure=MeasureOptions(rounds=5, input="x.npz", weights="as-they-are"))
     (cases, terms, _, folder, _), (_, longer, *_) = measured
     assert (cases, folder) == ([a_case()], results)
     assert (terms.settings, terms.policy) == (settings, policy)
     assert longer.policy.rounds == 5
+    assert (longer.settings.input, longer.settings.weights) == ("x.npz", "as-they-are")
+    with pytest.raises(UsageError):
+        check(results, ab="jax")
 
 
 @pytest.mark.parametrize(
@@ -489,6 +498,8 @@ def test_code_is_measured_on_both_sides_and_a_slower_case_again(
     assert (again, folder) == ([cases[0]], results / "runs/NEW")
     assert terms.policy.rounds == 3
     assert pinned[cases[0].id] == {"m", "n", "k"}
+    allowed = check(results, baseline=None, ab="torch", max_slowdown="30%").result
+    assert not any(finding.flagged for finding in allowed.findings)
     measures(monkeypatch, pair(1.0), "measure_sides")
     unchanged = check(results, baseline=None, ab="torch").result
     assert {finding.verdict for finding in unchanged.findings} == {Verdict.SAME}
@@ -541,6 +552,8 @@ def test_a_threshold_is_of_the_project_or_else_of_the_suite_of_the_case(results:
         [0.2, 0.5, 0.3],
         0,
     )
+    run = a_run(some_rounds(0.001, case=a_case(suite=DEFAULTS)))
+    assert rules() == ([], 0)
     run = a_run(some_rounds(0.001, case=a_case(workload="mine", suite="own")), models={"mine": "mine.py"})
     assert rules() == ([], 0)
 

@@ -1,7 +1,9 @@
 """Checks after timing, of steps that NumPy computes in this process."""
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from types import SimpleNamespace
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -10,15 +12,18 @@ import pytest
 from benchbench.backends.fake import Fake, FakeSession
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
-from benchbench.worker import verify
+from benchbench.model.placement import Placement, Strategy
+from benchbench.worker import after_timing, verify
 from benchbench.worker.after_timing import (
     Projection,
     TrainedOnce,
+    check_cpu_limits,
     check_other_inputs,
     check_projection,
+    check_waited,
 )
 from benchbench.worker.case import verify_output
-from benchbench.worker.program import WrongResult, build
+from benchbench.worker.program import Implausible, WrongResult, build
 from benchbench.worker.reference import reference
 from benchbench.workloads.base import Draw, Program, Step, Training, Workload
 from benchbench.workloads.operations.gemm import Gemm
@@ -377,7 +382,7 @@ def test_random_numbers_of_a_step_must_change_it(*, is_used: bool) -> None:
 @pytest.mark.parametrize("is_used", [True, False])
 def test_fed_inputs_must_change_the_loss(*, is_used: bool) -> None:
     def update(weight: Any, x: Any, y: Any) -> Any:
-        return descended(weight, x if is_used else np.ones_like(x), y if is_used else np.ones_like(y))
+        return descended(weight, *(inputs if is_used else np.full_like(inputs, 0.1) for inputs in (x, y)))
 
     def batches() -> Iterator[Any]:
         while True:
@@ -432,3 +437,92 @@ def test_gradients_differ_beyond_the_noise(dtype: Dtype, change: float, *, diffe
     zero = {"zero": np.zeros(2)}
     assert TrainedOnce(1.0, zero).differs(TrainedOnce(1.5, zero), dtype) is True
     assert TrainedOnce(1.0, zero).differs(TrainedOnce(1.0, zero), dtype) is False
+
+
+# Limits and the timer
+
+
+@pytest.mark.parametrize(
+    ("flops", "moved", "step_s", "is_plausible"),
+    [
+        (1e9, 1e6, 1.01, True),
+        (1e9, 1e6, 0.49, False),  # two cores of a GFLOP/s
+        (1e3, 1e8, 1.01, True),
+        (1e3, 1e8, 0.49, False),  # and of 0.1 GB/s
+    ],
+)
+@pytest.mark.parametrize("saved", [1.0, 4.0, None])
+def test_a_step_is_no_faster_than_all_cores(
+    monkeypatch: pytest.MonkeyPatch,
+    flops: float,
+    moved: float,
+    step_s: float,
+    saved: float | None,
+    *,
+    is_plausible: bool,
+) -> None:
+    work = cast(
+        Any,
+        SimpleNamespace(
+            cost=lambda _: Cost(flops=int(2 * flops), bytes=int(2 * moved), items=1, item="step"),
+            multiplications_saved=saved,
+        ),
+    )
+    monkeypatch.setattr(after_timing, "flops_limit", lambda _, cores, __: cores * 1e9)
+    monkeypatch.setattr(after_timing, "bytes_limit", lambda _, cores: cores * 1e8)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    check_cpu_limits(work, a_case(), 1e6)
+    if is_plausible or (flops == 1e9 and saved != 1.0):
+        check_cpu_limits(work, a_case(), step_s)
+    else:
+        with pytest.raises(Implausible):
+            check_cpu_limits(work, a_case(), step_s)
+    two_hosts = a_case(placement=Placement(hosts=2, devices=2, strategy=Strategy.COLLECTIVE))
+    check_cpu_limits(work, two_hosts, max(step_s, 0.51))
+
+
+class Clock(FakeSession):
+    """A session in which reading an unfinished array takes a second."""
+
+    batch_s = 0.0
+
+    def now(self) -> float:
+        return self.clock_s
+
+    def blocks(self, step: Callable[[], Any], iterations: int, count: int) -> list[float]:
+        for _ in range(iterations * count):
+            step()
+        return [0.01 * iterations] * count
+
+    def fetch(self, output: Any) -> Any:
+        self.clock_s += 1.0 if getattr(output, "is_lazy", False) else 0.0
+        return np.zeros(2)
+
+    def take(self, output: Any, index: Any) -> Any:
+        return self.fetch(output)
+
+    def finished(self, output: Any) -> Any:
+        return SimpleNamespace(shape=output.shape)
+
+
+@pytest.mark.parametrize("is_lazy", [False, True])
+@pytest.mark.parametrize(("work", "outputs"), [(regression(), 1), (regression(), 2), (product(), 1)])
+def test_results_that_can_be_read_only_later_are_implausible(
+    work: Workload, outputs: int, *, is_lazy: bool
+) -> None:
+    session = Clock("cpu", Dtype.FLOAT32)
+
+    def step() -> Any:
+        session.clock_s += 0.01
+        arrays = tuple(
+            SimpleNamespace(shape=(6, 33), is_lazy=is_lazy and number == outputs - 1)
+            for number in range(outputs)
+        )
+        return arrays if outputs > 1 else arrays[0]
+
+    runner = cast(Any, SimpleNamespace(step=step, program=Program(step)))
+    if is_lazy:
+        with pytest.raises(Implausible):
+            check_waited(work, runner, session, cast(Any, session), 4)
+    else:
+        check_waited(work, runner, session, cast(Any, session), 4)

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats as oracle
 
-from benchbench.model.measurement import Batch
+from benchbench.model.measurement import Batch, Window
+from benchbench.model.placement import World
 from benchbench.model.run import Policy
 from benchbench.stats import effective_count
 from benchbench.timing.policy import (
@@ -28,6 +29,8 @@ from benchbench.timing.policy import (
 )
 from benchbench.timing.sampling import (
     MAX_READBACK_RATIO,
+    AgreedTimer,
+    Samples,
     batch_size,
     block_size,
     is_settled,
@@ -478,3 +481,27 @@ def test_the_half_width_is_that_of_a_t_interval_of_logarithms() -> None:
     assert half_width(processes[:1]) == math.inf
     assert half_width([*processes[:2], a_measurement(block_s=(0.0,))]) == math.inf
     assert half_width(processes, 2) > half_width(processes)
+
+
+def test_ranks_agree_on_the_slowest_block_and_keep_their_own() -> None:
+    """The other rank takes 3 ms for each block, and enters it 1 ms before or 2 ms after this one."""
+    script, entries = Script(chain([0.001], repeat(0.002))), iter((-0.001, 0.002, -0.001, -0.001))
+
+    def gather(value: Any) -> list[Any]:
+        if isinstance(value, list):
+            return [value, [value[0] + next(entries), 0.003]]
+        return [value, value]
+
+    timer = AgreedTimer(script, World(processes=2, gather=gather), clock=script.now)
+    assert timer.blocks(script.step, 1, 4) == pytest.approx([0.003] * 4)
+    assert timer.now() == script.now()
+    window = Window(began_s=0.0, ended_s=1.0, cpu_s=1.0)
+    samples = Samples(1, (0.003,), (0.003, 0.003), True, "count", 0.0, window)
+    own = timer.own(samples)
+    assert own.warmup_block_s == pytest.approx((0.002,))
+    assert own.block_s == pytest.approx((0.002, 0.002))
+    assert own.entry_s == pytest.approx((0.001, 0.001))
+    assert replace(own, warmup_block_s=(0.003,), block_s=(0.003, 0.003), entry_s=()) == samples
+    apart = AgreedTimer(script, World(processes=2, gather=lambda value: [value]), same_host=False)
+    apart.blocks(script.step, 1, 3)
+    assert (apart.own(samples).entry_s, len(apart.own(samples).block_s)) == ((), 2)

@@ -10,13 +10,16 @@ import pytest
 
 from benchbench.backends.fake import FakeSession
 from benchbench.model.case import Dtype
+from benchbench.model.placement import Placement, Strategy
 from benchbench.worker.reference import drawn_tolerance, reference
 from benchbench.worker.verify import (
     SAMPLES,
     Deviation,
+    Reference,
     accumulation,
     dropout_change,
     median_change,
+    of_rank,
     read_elements,
     relative_error,
     sample_elements,
@@ -151,6 +154,26 @@ def test_dropout_changes_the_gradients_by_other_random_numbers() -> None:
     arrays = {"weight": np.ones(2)}
     assert dropout_change(program, arrays, lambda: None, SESSION) == pytest.approx(3 / 5)
     assert (seeds, starts) == ([0, 1], [arrays, arrays])
+    still = replace(program, gradients=lambda: {"weight": np.zeros(2)})
+    assert dropout_change(still, arrays, lambda: None, SESSION) == 0.0
+
+
+def test_a_rank_compares_the_rows_that_are_its_own() -> None:
+    whole = Gemm(2, 300, 8)
+    placement = Placement(devices=2, strategy=Strategy.COLLECTIVE)
+    (index,) = sample_indices(whole).values()
+    values = np.arange(float(len(index)))
+    reference_of_all = Reference(
+        expected={"output": values.tolist()}, tolerance={"output": 1.0}, others={"output": (-values).tolist()}
+    )
+    for rank in (0, 1):
+        work = whole.divided(placement, rank)
+        is_own = index[:, 0] == rank
+        assert (sample_indices(work)["output"] == index[is_own, 1:]).all()
+        own = of_rank(work, reference_of_all)
+        assert own.expected == {"output": values[is_own].tolist()}
+        assert own.others == {"output": (-values[is_own]).tolist()}
+    assert of_rank(whole, reference_of_all) is reference_of_all
 
 
 def test_training_is_compared_by_losses_gradients_and_updates() -> None:
