@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchbench.analyse.roofline import Ceiling, measured_roofs
+from benchbench.analyse.roofline import CEILINGS_COMMAND, Ceiling, measured_roofs
 from benchbench.analyse.rows import probed_version_and_model
 from benchbench.diagnosis import ceilings, noise, selftest
 from benchbench.diagnosis.findings import Finding, examine, this_host
@@ -134,7 +134,12 @@ def measure_missing_memory_rate(pools: Sequence[WorkerPool], info: RunInfo, obse
     try:
         rate_info = recording.plan_run(info.probes, request_of_rate)
         (records,) = recording.record_runs(pools, [rate_info], None, RunObserver())
-        _store(info, ceilings.best_rates(rate_info, records))
+        rates = ceilings.best_rates(rate_info, records)
+        _store(info, rates)
+        for condition in ceilings.limiting_conditions(rates, records):
+            observer.note(
+                f"the memory's rate may be too low ({condition.text}): {CEILINGS_COMMAND} repeats it"
+            )
     except AccelbenchError as error:
         observer.note(f"the bound is not known: {error}")
 
