@@ -260,7 +260,11 @@ def _pickler(buffer: io.BytesIO) -> pickle.Pickler:
 
 def _is_on_accelerator(part: Any) -> bool:
     """True for a tensor of torch on a device other than the CPU; a tensor on `meta` has no values."""
-    return hasattr(part, "is_cuda") and str(part.device).partition(":")[0] not in ("cpu", "meta")
+    return (
+        not isinstance(part, type)
+        and hasattr(part, "is_cuda")
+        and str(part.device).partition(":")[0] not in ("cpu", "meta")
+    )
 
 
 def _has_no_name(part: Any) -> bool:
