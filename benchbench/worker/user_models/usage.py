@@ -194,8 +194,8 @@ def inputs_line(
     make: Any, prefix: str, sizes: Mapping[str, Scalar], defaults: Mapping[str, Scalar]
 ) -> list[str]:
     """Line that makes the inputs by the user's function; none if the user's program has them."""
-    if not prefix and make.__name__ == "<lambda>":  # the value that the user passed
-        return []
+    if not prefix and make.__name__ == "<lambda>" and not inspect.signature(make).parameters:
+        return []  # the user passed the inputs themselves
     return [f"inputs = {call(f'{prefix}inputs', sizes, defaults)}"]
 
 
