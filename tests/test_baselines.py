@@ -298,6 +298,22 @@ def test_a_slow_first_measurement_that_was_not_confirmed_is_accepted(tmp_path: P
     assert checking.objections(tmp_path, "main", folder, runs.read_run(folder)) == []
 
 
+def test_only_a_slower_step_is_an_objection(tmp_path: Path) -> None:
+    accept_five(tmp_path)
+    folder = stored_run(tmp_path, 5, measurement_fields={"cold_s": 9.0})
+    assert checking.objections(tmp_path, "main", folder, runs.read_run(folder)) == []
+
+
+def test_names_are_stored_readably(tmp_path: Path) -> None:
+    machine = a_machine(cpu="Größte CPU")
+    baselines.add_session(tmp_path, "main", a_session(machine=machine))
+    (path,) = (tmp_path / "baselines").rglob("*.json")
+    assert "Größte CPU" in path.read_text(encoding="utf-8")
+    assert [session.machine for session in baselines.find_sessions(tmp_path, "main", machine)] == [machine]
+    (path.with_name("BROKEN.json")).write_text("{")
+    assert len(baselines.find_sessions(tmp_path, "main", machine)) == 1
+
+
 def test_a_second_test_counts_even_if_its_partner_was_removed(tmp_path: Path) -> None:
     accept_five(tmp_path)
     folder = stored_run(tmp_path, 5, 0.0012)

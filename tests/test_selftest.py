@@ -6,7 +6,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import islice, repeat
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +21,7 @@ from benchbench.diagnosis.selftest import HOST, Trial, run_trials
 from benchbench.documents.doctor import selftest_document
 from benchbench.errors import Unsupported
 from benchbench.launch.transport import Answer, JobEnd
+from benchbench.model.case import Dtype
 from benchbench.model.device import Device, DeviceClass
 from benchbench.model.measurement import Batch
 from benchbench.timing import spin
@@ -31,6 +32,7 @@ from benchbench.timing.spin import (
     durations,
     measure_on_device,
     measure_on_host,
+    measure_spin,
     seconds_per_cycle,
 )
 from tests.factories import a_probe
@@ -142,6 +144,34 @@ def test_the_true_time_on_a_device_comes_from_another_clock(seconds: float) -> N
     assert true_s[0] / samples.iterations == pytest.approx(seconds, rel=2e-3)
     assert samples.block_s[0] == pytest.approx(true_s[0], abs=1e-5)
     assert drift < 1e-3
+
+
+@pytest.mark.parametrize("device", [None, "sim:0"])
+def test_a_worker_returns_measured_and_true_seconds_of_each_block(
+    monkeypatch: pytest.MonkeyPatch, device: str | None
+) -> None:
+    clock, opened = Time(tick_s=1e-6), list[tuple[Any, ...]]()
+    session = SimpleNamespace(spins=True, spin=clock.spin, wait=clock.wait, timer=lambda: Timer(clock))
+
+    def open_session(*arguments: Any) -> Any:
+        opened.append(arguments)
+        return session
+
+    monkeypatch.setattr(spin, "raw_clock", lambda: clock)
+    monkeypatch.setattr(spin, "HostTimer", lambda _: Timer(clock))
+    backend: Any = SimpleNamespace(open=open_session, modes=("eager", "compile"))
+    job = {"shape": asdict(Shape(seconds=1e-3)), "policy": asdict(QUICK), "device": device, "threads": 3}
+    answer = measure_spin(backend, job)
+    assert answer.keys() == {"iterations", "block_s", "true_block_s", "drift"}
+    assert len(answer["block_s"]) == len(answer["true_block_s"]) > 1
+    assert answer["block_s"] == pytest.approx(answer["true_block_s"], rel=0.01)
+    assert answer["true_block_s"][0] == pytest.approx(1e-3 * answer["iterations"], rel=0.01)
+    assert answer["drift"] < 1e-3
+    assert opened == ([("sim:0", Dtype.FLOAT32, "eager", 3)] if device else [])
+    session.spins = False
+    if device:
+        with pytest.raises(Unsupported):
+            measure_spin(backend, job)
 
 
 def test_a_device_reports_the_drift_of_its_clock() -> None:
