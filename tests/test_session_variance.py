@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats as oracle
 
 import benchbench
+from benchbench.analyse.digest import CaseDigest
 from benchbench.analyse.metrics import METRICS
 from benchbench.documents import gate
 from benchbench.documents.gate import Gate
@@ -20,8 +21,11 @@ from benchbench.judging.case_tests import Confirmation
 from benchbench.judging.check import check_interleaved, decide, likely_size
 from benchbench.judging.gate_ending import exit_code
 from benchbench.judging.session_cases import (
+    UNSHARED,
+    BaselineMatch,
     GatePolicy,
     SessionVariance,
+    session_variance,
     shared_session_variance,
     squared_correlation,
 )
@@ -194,6 +198,38 @@ def test_the_worse_side_of_a_time_and_of_a_rate_is_the_skewed_one(metric: str) -
     the_metric = next(candidate for candidate in METRICS if candidate.name == metric)
     result = decide(suite.sessions, suite.run, GatePolicy(metrics=(the_metric,)))
     assert all(finding.heavy_tails for finding in result.findings)
+
+
+@pytest.mark.parametrize(("metric", "sign"), [("latency_s", 1), ("items_per_s", -1)])
+@pytest.mark.parametrize("is_worse", [True, False])
+def test_only_days_that_are_skewed_to_the_worse_side_are_heavy_tails(
+    metric: str, sign: int, *, is_worse: bool
+) -> None:
+    """Each case has two of five days on one side: skewed, but without tails."""
+    source = np.random.default_rng(1)
+    (the_metric,) = (candidate for candidate in METRICS if candidate.name == metric)
+    matches = []
+    for number in range(30):
+        logs = sign * (1 if is_worse else -1) * source.permutation([0.0, 0.0, 0.0, 0.02, 0.02])
+        match = BaselineMatch(
+            case=f"case {number}",
+            metric=the_metric,
+            sessions=(),
+            new=CaseDigest(),
+            new_logs=[0.0],
+            days=[[[float(log)]] for log in logs],
+            dates=tuple(range(5)),
+            verdict=None,
+            reason="",
+        )
+        matches.append(match)
+    variance = session_variance(matches, Variance.SHARED)
+    assert variance.heavy_tails is is_worse
+    assert isinstance(variance.prior, HeavyTails) is is_worse
+    assert session_variance(matches, Variance.OWN) == UNSHARED
+    assert session_variance(matches[:1], Variance.SHARED) == UNSHARED
+    short = [replace(match, days=match.days[:4], dates=match.dates[:4]) for match in matches]
+    assert session_variance(short, Variance.SHARED) == UNSHARED
 
 
 def test_cases_that_never_vary_have_the_least_variance() -> None:
