@@ -514,7 +514,8 @@ def test_code_is_measured_on_both_sides_and_a_slower_case_again(
     assert (again, folder) == ([cases[0]], results / "runs/NEW")
     assert terms.policy.rounds == 3
     assert pinned[cases[0].id] == {"m", "n", "k"}
-    allowed = check(results, baseline=None, ab="torch", max_slowdown="30%").result
+    (results / "accelbench.toml").write_text('[check]\nmax-slowdown = "30%"\n')
+    allowed = check(results, baseline=None, ab="torch").result
     assert not any(finding.flagged for finding in allowed.findings)
     measures(monkeypatch, pair(1.0), "measure_sides")
     unchanged = check(results, baseline=None, ab="torch").result
