@@ -22,6 +22,7 @@ from benchbench.model.case import Status
 from benchbench.model.measurement import Failure, Measurement, Memory
 from benchbench.model.note import plain
 from benchbench.model.run import Record, Run
+from benchbench.stats import deviation, mean, robust_prior, t_quantile
 from tests.factories import (
     a_case,
     a_cost,
@@ -362,6 +363,23 @@ def test_shares_of_a_step_whose_parts_overlap(
     parts = {"source": (source, source), "consumer": (consumer, consumer)}
     row = the_row(a_measurement(block_s=(step,) * 3, iterations=1, parts_s=parts))
     assert (row["hidden_share"], row["waiting_share"]) == pytest.approx((hidden, waiting))
+
+
+def test_intervals_of_a_run_have_moderated_variances() -> None:
+    spreads = (0.01, 0.02, 0.015, 0.03, 0.012)
+    seconds = [[0.001 * (1 + spread * place) for place in (-1, 0.2, 0.9)] for spread in spreads]
+    cases = [a_case(params={"m": number}) for number in range(len(spreads))]
+    records = [r for case, steps in zip(cases, seconds, strict=True) for r in some_rounds(*steps, case=case)]
+    logs = [[math.log(step) for step in steps] for steps in seconds]
+    variances = [deviation(case_logs) ** 2 for case_logs in logs]
+    prior = robust_prior(variances, [2.0] * len(cases))
+    for row, case_logs, own in zip(the_rows(a_run(records)), logs, variances, strict=True):
+        variance, degrees = prior.moderate(own, 2.0)
+        factor = math.exp(t_quantile(0.975, degrees) * math.sqrt(variance / 3))
+        middle = math.exp(mean(case_logs))
+        assert (row["latency_low_s"], row["latency_s"], row["latency_high_s"]) == pytest.approx(
+            (middle / factor, middle, middle * factor)
+        )
 
 
 def test_throttling_is_only_a_note() -> None:
