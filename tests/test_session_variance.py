@@ -1,7 +1,7 @@
 """Variance between the sessions of a baseline, shared by all cases of a check."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -243,8 +243,17 @@ def test_the_kurtosis_test_equals_that_of_scipy(values: list[float]) -> None:
     assume(np.std(values) > 1e-3)  # values that vary
     statistics = moments(values)
     assert statistics.kurtosis == pytest.approx(oracle.kurtosis(values, fisher=False), rel=1e-6)
-    p = oracle.kurtosistest(values, alternative="greater").pvalue
-    assert equal_variance_p([statistics], 0.0) == pytest.approx(p, abs=1e-9)
+    assert equal_variance_p([statistics], 0.0) == pytest.approx(heavy_tails_p(values), abs=1e-9)
+
+
+def heavy_tails_p(values: Sequence[float]) -> float:
+    """One-sided p by SciPy, whose formula ends at tails that are far lighter than normal ones."""
+    p = float(oracle.kurtosistest(values, alternative="greater").pvalue)
+    return 1.0 if p < 0.1 and oracle.kurtosis(values, fisher=False) < 2 else p
+
+
+def test_two_levels_are_no_heavy_tails() -> None:
+    assert equal_variance_p([moments([0.0, 1.0] * 100)], 0.0) == 1.0
 
 
 days_of_cases = st.lists(
@@ -257,7 +266,7 @@ days_of_cases = st.lists(
 @given(days_of_cases)
 def test_the_pooled_kurtosis_is_that_of_all_centred_values(cases: list[list[float]]) -> None:
     pooled = np.concatenate([np.array(case) - np.mean(case) for case in cases])
-    expected = oracle.kurtosistest(pooled, alternative="greater").pvalue
+    expected = heavy_tails_p(pooled.tolist())
     assert equal_variance_p([moments(case) for case in cases], 0.0) == pytest.approx(expected, abs=1e-9)
 
 

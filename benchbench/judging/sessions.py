@@ -255,8 +255,10 @@ def _kurtosis_p(kurtosis: float, count: float) -> float:
     skew = 6 * (n * n - 5 * n + 2) / ((n + 7) * (n + 9))
     skew *= math.sqrt(6 * (n + 3) * (n + 5) / (n * (n - 2) * (n - 3)))
     a = 6 + 8 / skew * (2 / skew + math.sqrt(1 + 4 / skew**2))
-    root = (1 - 2 / a) / (1 + x * math.sqrt(2 / (a - 4)))
-    z = (1 - 2 / (9 * a) - math.copysign(abs(root) ** (1 / 3), root)) / math.sqrt(2 / (9 * a))
+    denominator = 1 + x * math.sqrt(2 / (a - 4))
+    if denominator <= 0:  # far lighter tails than normal, where the approximation ends
+        return 1.0
+    z = (1 - 2 / (9 * a) - ((1 - 2 / a) / denominator) ** (1 / 3)) / math.sqrt(2 / (9 * a))
     return NormalDist().cdf(-z)
 
 
