@@ -188,7 +188,7 @@ def test_ceilings_show_their_share_of_the_datasheet() -> None:
     lines = rendered(document).splitlines()
     assert lines[0].split() == ["DEVICE", "OF", "RATE", "OF", "DATASHEET", "REACHED", "BY"]
     assert lines[1].split()[:-1] == ["NVIDIA", "H200", "bfloat16", "GEMM", "494", "TFLOP/s", "50.0", "%"]
-    assert lines[2].split()[:-1] == ["NVIDIA", "H200", "copy", "4.32", "TB/s", "90.0", "%"]
+    assert lines[2].split()[:-1] == ["NVIDIA", "H200", "memory", "4.32", "TB/s", "90.0", "%"]
     assert lines[3].split()[-2] == "–"
 
 

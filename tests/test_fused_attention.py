@@ -29,7 +29,12 @@ class Gpu:
         self._jax: Any = pytest.importorskip("jax")
         fused: Any = pytest.importorskip("jax._src.cudnn.fused_attention_stablehlo")
         self._cpu = self._jax.devices("cpu")[0]
-        device, version = SimpleNamespace(platform="gpu", compute_capability=capability), float(capability)
+        device, version = (
+            SimpleNamespace(
+                platform="gpu", compute_capability=capability, client=SimpleNamespace(platform_version="cuda")
+            ),
+            float(capability),
+        )
         monkeypatch.setattr(self._jax, "devices", lambda *_: [device])
         monkeypatch.setattr(self._jax, "default_backend", lambda: "gpu")
         monkeypatch.setattr(fused, "check_compute_capability", lambda least: version >= float(least))

@@ -72,7 +72,7 @@ def ceilings_document(ceilings: Sequence[Ceiling], notes: Sequence[str]) -> Docu
     rows = [
         {
             "device": ceiling["device"],
-            "of": "copy" if ceiling["quantity"] == MEMORY else f"{ceiling['quantity']} GEMM",
+            "of": "memory" if ceiling["quantity"] == MEMORY else f"{ceiling['quantity']} GEMM",
             "rate": number(ceiling["rate"], ceiling["unit"]),
             "of datasheet": number_or_dash(ceiling["of_datasheet"], "%"),
             "reached by": ceiling["case"],
