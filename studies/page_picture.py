@@ -15,7 +15,7 @@ from benchbench.exporters.html import Html
 from benchbench.store.runs import read_run
 
 ROOT = Path(__file__).parent.parent
-RUN = ROOT / "results/reference/2026-11-25-cpu-quick"
+RUN = ROOT / "results/reference/2026-11-28-cpu-quick"
 PAGE = ROOT / "docs/images/quick.html"
 PICTURE = ROOT / "docs/images/quick-page.png"
 WINDOW = "1280,1240"  # pixels: the answers, and who is fastest

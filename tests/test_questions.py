@@ -27,7 +27,7 @@ STORED = {"report", "hardware", "doctor"}  # answered by a stored run, or withou
 def test_the_answer_is_that_of_the_committed_run(page: str) -> None:
     match = re.search(r"<!-- answer -->\n```\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
     assert match
-    assert match[1].splitlines() == answer(read_run(ROOT / "results/reference/2026-11-25-cpu-quick"))
+    assert match[1].splitlines() == answer(read_run(ROOT / "results/reference/2026-11-28-cpu-quick"))
 
 
 @pytest.mark.real
