@@ -117,6 +117,17 @@ def test_another_result_is_found(wrong: Callable[..., Any]) -> None:
     assert agreement(total, wrong, normal(200, 5)).equal is False
 
 
+def test_complex_results_may_differ_by_rounding_only() -> None:
+    values = normal(64) + 1j * normal(64)
+    matrix = np.fft.fft(np.eye(64))
+
+    def product(x: Any) -> Any:
+        return matrix.astype(x.dtype) @ x
+
+    assert agreement(product, np.fft.fft, values.astype(np.complex64)).equal
+    assert agreement(product, lambda x: 1.001 * np.fft.fft(x), values.astype(np.complex64)).equal is False
+
+
 def test_a_stored_result_is_found_with_shuffled_inputs() -> None:
     stored: list[Any] = []
 

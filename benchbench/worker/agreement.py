@@ -23,7 +23,14 @@ from benchbench.worker.causes import one_line
 
 SEED = 20261128  # of the order of shuffled inputs
 # Spacing of numbers around 1, by dtype: 2 to the power of minus the stored bits of the significand.
-SPACINGS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+SPACINGS = {
+    "float64": 2.0**-52,
+    "float32": 2.0**-23,
+    "float16": 2.0**-10,
+    "bfloat16": 2.0**-7,
+    "complex128": 2.0**-52,
+    "complex64": 2.0**-23,
+}
 # With a float64 reference, the second function may be twice as far from it as the first, as in torch's own
 # benchmarks of compiled models, or this many spacings.
 FACTOR, FLOOR = 2.0, 8.0
@@ -93,14 +100,14 @@ def share_weights(first: Function, second: Function) -> str:
     source, target = (getattr(function, "module", None) for function in (first, second))
     if source is None or target is None:
         return ""
-    state, own = source.state_dict(), target.state_dict()
-    if {name: tensor.shape for name, tensor in state.items()} != {
-        name: tensor.shape for name, tensor in own.items()
-    }:
-        if [tensor.shape for tensor in state.values()] != [tensor.shape for tensor in own.values()]:
+    weights, target_weights = source.state_dict(), target.state_dict()
+    shapes = {name: tensor.shape for name, tensor in weights.items()}
+    target_shapes = {name: tensor.shape for name, tensor in target_weights.items()}
+    if shapes != target_shapes:
+        if [*shapes.values()] != [*target_shapes.values()]:
             return "the weights of the two models have other names and shapes"
-        state = dict(zip(own, state.values(), strict=True))
-    target.load_state_dict(state)
+        weights = dict(zip(target_weights, weights.values(), strict=True))
+    target.load_state_dict(weights)
     return ""
 
 
@@ -121,7 +128,7 @@ def _reference(function: Function, arguments: Arguments, runner: asyncio.Runner)
         if isinstance(function, ModelCall):
             wide = ModelCall(copy.deepcopy(function.module).double())
         results = _leaves(_result(wide, _transformed(arguments, _widened), runner))
-        if all(_dtype(leaf) == "float64" for leaf in results if _dtype(leaf) in SPACINGS):
+        if all(_dtype(leaf) == _wide_dtype(leaf) for leaf in results if _dtype(leaf) in SPACINGS):
             return results
     return None
 
@@ -142,20 +149,20 @@ def _compare(expected: list[Any], results: list[Any], reference: list[Any] | Non
     if len(expected) != len(results):
         return Agreement(equal=False, reason=f"{len(results)} results instead of {len(expected)}")
     worst, text = -1.0, "equal"
-    for number, (wanted, got) in enumerate(zip(expected, results, strict=True)):
-        spacing = SPACINGS.get(_dtype(wanted))
+    for number, (expected_value, value) in enumerate(zip(expected, results, strict=True)):
+        spacing = SPACINGS.get(_dtype(expected_value))
         if spacing is None:
-            if _difference([wanted], [got]) != 0:
+            if _difference(expected_value, value) != 0:
                 return Agreement(equal=False, reason=f"result {number} differs")
             continue
         if reference is None:
-            error, allowed = _difference([wanted], [got]), min(SPACINGS_APART * spacing, MAX_ALLOWED)
+            error, allowed = _difference(expected_value, value), min(SPACINGS_APART * spacing, MAX_ALLOWED)
             against = "the other result; no float64 reference"
         else:
-            own_error = _difference([reference[number]], [wanted])
-            error = _difference([reference[number]], [got])
-            allowed = min(max(FACTOR * own_error, FLOOR * spacing), MAX_ALLOWED)
-            against = f"float64, the first function has {own_error:.2g}"
+            first_error = _difference(reference[number], expected_value)
+            error = _difference(reference[number], value)
+            allowed = min(max(FACTOR * first_error, FLOOR * spacing), MAX_ALLOWED)
+            against = f"float64, the first function has {first_error:.2g}"
         description = f"error {error:.2g} against {against}; allowed {allowed:.2g}"
         if not error <= allowed:
             return Agreement(equal=False, reason=f"result {number}: {description}")
@@ -164,33 +171,27 @@ def _compare(expected: list[Any], results: list[Any], reference: list[Any] | Non
     return Agreement(equal=True, reason=text, inputs=1)
 
 
-def _difference(expected: list[Any], results: list[Any]) -> float:
+def _difference(expected: Any, value: Any) -> float:
     """Largest difference of the elements over the root mean square of the expected ones; ∞ for other shapes.
 
-    Elements that are not finite must be equal.
+    Elements that are not finite, and those that are no floats, must be equal.
     """
     import numpy as np
 
-    largest = 0.0
-    if len(expected) != len(results):
+    a, b = _array(expected), _array(value)
+    if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray):
+        return 0.0 if expected == value else math.inf
+    if a.shape != b.shape:
         return math.inf
-    for wanted, got in zip(expected, results, strict=True):
-        if not isinstance(_array(wanted), np.ndarray) or not isinstance(_array(got), np.ndarray):
-            largest = max(largest, 0.0 if wanted == got else math.inf)
-            continue
-        a, b = _array(wanted), _array(got)
-        if a.shape != b.shape:
-            return math.inf
-        if not (_dtype(wanted) in SPACINGS or a.dtype.kind == "c"):
-            largest = max(largest, 0.0 if np.array_equal(a, b) else math.inf)
-            continue
-        finite = np.isfinite(a) & np.isfinite(b)
-        if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
-            return math.inf
-        if finite.any():
-            scale = math.sqrt(float(np.mean(np.abs(a[finite]) ** 2))) or 1.0
-            largest = max(largest, float(np.max(np.abs(a[finite] - b[finite]))) / scale)
-    return largest
+    if _dtype(expected) not in SPACINGS:
+        return 0.0 if np.array_equal(a, b) else math.inf
+    finite = np.isfinite(a) & np.isfinite(b)
+    if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
+        return math.inf
+    if not finite.any():
+        return 0.0
+    scale = math.sqrt(float(np.mean(np.abs(a[finite]) ** 2))) or 1.0
+    return float(np.max(np.abs(a[finite] - b[finite]))) / scale
 
 
 def _leaves(result: Any) -> list[Any]:
@@ -212,15 +213,19 @@ def _transformed(value: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def _dtype(value: Any) -> str:
-    """Name of an array's dtype, without its framework; `float64` for Python's floats."""
-    if isinstance(value, float):
-        return "float64"
+    """Name of an array's dtype, without its framework; the widest for Python's own fractions."""
+    if isinstance(value, float | complex):
+        return "float64" if isinstance(value, float) else "complex128"
     dtype = getattr(value, "dtype", "")
     return str(getattr(dtype, "name", dtype)).rpartition(".")[2]
 
 
+def _wide_dtype(value: Any) -> str:
+    return "complex128" if _dtype(value).startswith("complex") else "float64"
+
+
 def _array(value: Any) -> Any:
-    """A NumPy array of the values, floats as float64; other objects unchanged."""
+    """A NumPy array of the values, with floats in float64; other objects unchanged."""
     import numpy as np
 
     if hasattr(value, "detach"):
@@ -230,7 +235,7 @@ def _array(value: Any) -> Any:
     if not hasattr(value, "dtype") and not isinstance(value, bool | int | float | complex):
         return value
     array = np.asarray(value)
-    return array.astype(np.float64) if _dtype(value) in SPACINGS else array
+    return array.astype(_wide_dtype(value)) if _dtype(value) in SPACINGS else array
 
 
 def _copied(value: Any) -> Any:
@@ -245,20 +250,23 @@ def _copied(value: Any) -> Any:
 
 def _widened(value: Any) -> Any:
     """The array in float64; other objects are copied."""
-    if _dtype(value) not in SPACINGS or isinstance(value, float):
+    if _dtype(value) not in SPACINGS or isinstance(value, float | complex):
         return _copied(value)
     if hasattr(value, "detach"):
-        return value.detach().double().requires_grad_(value.requires_grad)
+        import torch
+
+        wide = value.detach().to(getattr(torch, _wide_dtype(value)))
+        return wide.requires_grad_(value.requires_grad)
     if hasattr(value, "astype"):
-        return value.astype("float64")
+        return value.astype(_wide_dtype(value))
     import tensorflow as tf
 
-    return tf.cast(value, tf.float64)
+    return tf.cast(value, _wide_dtype(value))
 
 
 def _shuffled(value: Any) -> Any:
     """The array with its elements in another order; other objects are copied."""
-    if _dtype(value) not in SPACINGS or isinstance(value, float):
+    if _dtype(value) not in SPACINGS or isinstance(value, float | complex):
         return _copied(value)
     import numpy as np
 
@@ -277,7 +285,9 @@ def _shuffled(value: Any) -> Any:
 
 
 def _has_floats(arguments: Arguments) -> bool:
-    return any(_dtype(leaf) in SPACINGS and not isinstance(leaf, float) for leaf in _leaves(arguments))
+    return any(
+        _dtype(leaf) in SPACINGS and not isinstance(leaf, float | complex) for leaf in _leaves(arguments)
+    )
 
 
 def _all_finite(leaves: list[Any]) -> bool:
