@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -84,48 +84,27 @@ def time_(
     if claim is not None and not other:
         raise UsageError("A claim compares two functions.", "Name both: accelbench time old new --claim 2x")
     lines, exit_code = Lines(results=results), 0
+    keywords: dict[str, Any] = {
+        "setup": setup,
+        "backend": backend,
+        "device": device,
+        "env": env or (),
+        "results": results,
+        "observer": lines,
+        "options": options,
+    }
     with signals(lines.interruption_message):
         if other and claim is not None:
-            checked = api.check_claim(
-                function,
-                other,
-                speedup=claim,
-                setup=setup,
-                backend=backend,
-                device=device,
-                env=env or (),
-                results=results,
-                observer=lines,
-                options=options,
-            )
+            checked = api.check_claim(function, other, speedup=claim, **keywords)
             document: Document = claim_document(checked)
             exit_code = EXIT_CODES[checked.verdict]
             records = [*checked.comparison.ref.records, *checked.comparison.new.records]
         elif other:
-            comparison = api.measure_ab(
-                function,
-                other,
-                setup=setup,
-                backend=backend,
-                device=device,
-                env=env or (),
-                results=results,
-                observer=lines,
-                options=options,
-            )
+            comparison = api.measure_ab(function, other, **keywords)
             document = comparison_document(comparison, comparison.verdicts)
             records = [*comparison.ref.records, *comparison.new.records]
         else:
-            run = api.measure(
-                function,
-                setup=setup,
-                backend=backend,
-                device=device,
-                env=env or (),
-                results=results,
-                observer=lines,
-                options=options,
-            )
+            run = api.measure(function, **keywords)
             document = report_document(run, columns=COLUMNS, results_option=results_option(results))
             records = list(run.records)
     print_document(document, format)
