@@ -215,7 +215,8 @@ def test_the_taps_of_a_filter_do_not_include_channels() -> None:
 @pytest.mark.skipif(not cpu_flags(Path("/")), reason="the limits are of x86")
 def test_a_user_model_faster_than_the_cpu_is_implausible() -> None:
     pytest.importorskip("torch")
-    spec = ModelSpec(folder=str(Path(__file__).parent / "user_models"), file="wide.py")
+    folder = Path(__file__).parent / "user_models"
+    spec = ModelSpec(folder=str(folder), file=str(folder / "wide.py"))
     model = model_workload(spec, describe_model(spec, None)["sizes"])
     assert model.multiplications_saved == 1
     check_cpu_limits(model, a_case(device="cpu"), 1.0)
