@@ -8,10 +8,8 @@ ROOT = Path(__file__).parent.parent
 SHOWN = (  # noise, rounds: rows of studies/output/adaptive_rounds.md
     ("1 %", "`--rounds 5`"),
     ("3 %", "`--rounds 5`"),
-    ("3 %", "`--budget`"),
     ("5 %", "`--rounds 5`"),
     ("t₃ 2 %", "`--rounds 5`"),
-    ("log-normal about 1.2 %", "`--rounds 5`"),
     ("skewed processes, scale 2 %", "`--rounds 5`"),
     ("1 %, of 6 cases 3 %", "`--quick`"),
     ("two modes, 0.1 %", "`--quick`"),
