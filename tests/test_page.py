@@ -23,6 +23,7 @@ import pytest
 from benchbench import exporters
 from benchbench.analyse.roofline import Ceiling
 from benchbench.documents import document
+from benchbench.documents.answers import bound_text
 from benchbench.documents.document import Content, Document, Number, Plot, SizedValue, Sweep, Sweeps, Tone
 from benchbench.documents.run import RunReport, report_document
 from benchbench.exporters._drawing import PLAIN
@@ -261,6 +262,22 @@ def test_the_heading_is_the_answer_and_cautions_precede_the_numbers() -> None:
     assert unescape(heading) == str(report.answer[0])
     assert f"<title>{heading}</title>" in text
     assert text.index("line 3 is damaged") < text.index("Fastest per work")
+
+
+def test_each_work_of_the_answers_and_of_the_overview_links_to_its_details() -> None:
+    report = report_document(random_run())
+    text = page(report)
+    anchors = {f"#{name}" for name in re.findall('<section id="([^"]*)"', text)}
+    answers, rest = text.split("</header>", 1)
+    links = re.findall(r'<b><a href="([^"]*)">', answers)
+    assert len(set(links)) == len(report.answer) - 1  # the first line is the headline
+    assert set(links) <= anchors
+    assert set(re.findall(r'<td[^>]*><a href="(#[^"]*)">', rest)) == set(links)
+
+
+@pytest.mark.parametrize(("bound", "text"), [(1.0004, "1.000×"), (1.004, "1.004×"), (1.0051, "1.01×")])
+def test_a_small_bound_is_not_rounded_to_none(bound: float, text: str) -> None:
+    assert bound_text(bound) == text
 
 
 def test_a_case_without_a_speed_has_a_row_with_the_reason() -> None:

@@ -16,6 +16,7 @@ from benchbench.judging.ranking import EQUIVALENCE, Rival, Standing, WorkVerdict
 from benchbench.model.case import Status
 
 WIDEST_RATIO = 10.0  # between the ends of an interval; wider ones are not stated
+MIN_SHOWN_LEAD = 1.005  # smaller leads are rounded to 1.00×
 BESIDE_OTHERS = "measured beside other programs, so no bound is stated"
 
 
@@ -60,7 +61,7 @@ def _winner(verdict: WorkVerdict) -> str:
     """`torch, 1.12× faster than jax (at least 1.04×)`."""
     assert verdict.fastest
     nearest = verdict.compared_rivals[0]
-    bound = BESIDE_OTHERS if verdict.is_disturbed else f"at least {_times_text(verdict.min_lead)}"
+    bound = BESIDE_OTHERS if verdict.is_disturbed else f"at least {bound_text(verdict.min_lead)}"
     leader, rival = verdict.name_of(verdict.fastest), verdict.name_of(nearest.contender)
     return f"{leader}, {_times_text(nearest.ratio)} faster than {rival} ({bound})"
 
@@ -126,6 +127,11 @@ def _times_text(ratio: float) -> str:
     return str(Number(ratio, "×"))
 
 
+def bound_text(ratio: float) -> str:
+    """The ratio with more digits if it would be rounded to 1: `1.004×`."""
+    return f"{ratio:.3f}×" if 1 < ratio < MIN_SHOWN_LEAD else _times_text(ratio)
+
+
 def _distinct_names(verdict: WorkVerdict, rivals: Iterable[Rival]) -> list[str]:
     return list(dict.fromkeys(verdict.name_of(rival.contender) for rival in rivals))
 
@@ -164,7 +170,7 @@ def _fastest_row(work: Work, *, answered: bool) -> dict[str, Cell]:
     is_tied = verdict.standing is Standing.TIED
     ratios = [part for mark in marks for part in _ratio_parts(mark, sure=is_tied or not mark.is_undecided)]
     return {
-        "work": Cell((work.title,)),
+        "work": Cell((work.title,), link=work.title),
         **({} if answered else {"answer": answer(verdict)}),
         RULER: Cell((Spread(tuple(marks), "×"),)),
         "ratios": Cell(tuple(ratios[1:])),

@@ -105,7 +105,7 @@ class Cell:
 
     `unsure` appends a `?`: the value is not significantly different from what it is compared with.
     `footnotes` are shown below the table. `short` is a shorter text for narrow terminals. `code`: lines of
-    code below the text, which are not broken.
+    code below the text, which are not broken. `link`: title of the table with the details.
     """
 
     parts: tuple[Part, ...] = ()
@@ -114,6 +114,7 @@ class Cell:
     footnotes: tuple[str, ...] = ()
     short: str = ""
     code: str = ""
+    link: str = ""
 
     def __str__(self) -> str:
         return " ".join(filter(None, (*map(str, self.parts), "?" if self.unsure else "")))

@@ -369,7 +369,8 @@ def fastest_lines(works: Sequence[Work], run: Run) -> list[Cell]:
     lines = [works_summary(compared)] if len(compared) > 1 else []
     for work in compared[:MAX_ANSWERS]:
         line = work_answer(work.verdict)
-        lines.append(replace(line, parts=(f"{work.short_title}: {line}{tokens_text(work)}",)))
+        text = f"{work.short_title}: {line}{tokens_text(work)}"
+        lines.append(replace(line, parts=(text,), link=work.title))
     if (more := len(compared) - MAX_ANSWERS) > 0:
         lines.append(Cell((f"and {count_of(more, 'work')} more, in the table below",)))
     undecided = [work for work in compared if work.verdict.standing is Standing.OPEN]

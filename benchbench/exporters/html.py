@@ -133,7 +133,10 @@ def _answers(document: Document, notes: _Links) -> str:
         work, separator, sentence = str(cell).partition(": ")
         if str(cell) == document.summary:
             continue
-        text = f"<b>{html_text(work)}:</b> {html_text(sentence)}" if separator else notes.linked(work)
+        if separator:
+            text = f"<b>{notes.details(cell, html_text(work))}:</b> {html_text(sentence)}"
+        else:
+            text = notes.linked(work)
         tone = "" if cell.tone is Tone.PLAIN else f' class="{cell.tone}"'
         items.append(f"<li{tone}>{text}{notes.marks(cell)}{_code(cell)}</li>")
     return f'<ul class="answers">{"".join(items)}</ul>' if items else ""
@@ -172,6 +175,7 @@ class _Links:
         self._links = links
         texts = {str(cell) for table in document.tables for cell in table.cells} if links else set()
         self._above = [text for text in links if text not in texts]
+        self._titles = {table.title for table in document.tables}
 
     def above(self) -> str:
         """Links without a cell."""
@@ -182,6 +186,10 @@ class _Links:
         """The text, with its link if it has one."""
         address = self._links.get(text)
         return f'<a href="{escape(address)}">{html_text(text)}</a>' if address else html_text(text)
+
+    def details(self, cell: Cell, text: str) -> str:
+        """The HTML `text`, as a link to the table of the cell's details if the page has one."""
+        return f'<a href="#{slug(cell.link)}">{text}</a>' if cell.link and cell.link in self._titles else text
 
     def marks(self, cell: Cell) -> str:
         """Links to the cell's footnotes."""
@@ -376,7 +384,7 @@ def _cell(cell: Cell, notes: _Links) -> str:
 
 
 def _toned(cell: Cell, text: str, notes: _Links) -> str:
-    text = notes.linked(text)
+    text = notes.details(cell, notes.linked(text))
     toned = text if cell.tone is Tone.PLAIN or not text else f'<span class="{cell.tone}">{text}</span>'
     return toned + notes.marks(cell) + _code(cell)
 
