@@ -3,8 +3,6 @@
 Prints how often some of 30 unchanged cases is called slower, how often the 95 % intervals hold the truth, and
 how often 3 slower cases are found, with five rounds and 1 % noise between processes: where nothing tells how
 much sessions of the machine differ, and where stored ones do.
-
-Not a test: the tests hold reduced versions.
 """
 
 import math

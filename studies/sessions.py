@@ -2,8 +2,6 @@
 
 Prints how an unchanged suite of 30 cases ends, and how often slower cases are found, by the gate's own code:
 by how many sessions there are, how they differ, what the second test is, and what tells how much they differ.
-
-Not a test: the tests hold reduced versions.
 """
 
 import itertools

@@ -2,8 +2,6 @@
 
 Prints two tables, by the tool's own code on simulated suites: how large a confirmed change looks and is told
 to be, and how often a change of the printed MDE is called slower.
-
-Not a test: the tests hold reduced versions.
 """
 
 import sys

@@ -2,8 +2,6 @@
 
 Prints two tables: how far the sampled blocks of slow steps (0.1 to 1 s) are from the steady level, by preset
 and windows, and how often a stop for precision was within it.
-
-Not a test: the tests hold reduced versions.
 """
 
 import math

@@ -5,7 +5,6 @@ checks rows 4 and 5 on the user's machine.
 """
 
 import math
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate, cycle, islice, repeat
@@ -15,18 +14,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from scipy.stats import binom
 
 from benchbench.backends.base import HostTimer
 from benchbench.model.measurement import OVERHEAD, Batch
 from benchbench.stats import deviation, mean, median, median_interval
 from benchbench.timing.policy import POLICIES
-from benchbench.timing.sampling import Samples, measure_steps, warm_up
+from benchbench.timing.sampling import Samples, measure_steps
 from benchbench.timing.spin import Shape, measure_on_host
 from tests.script import Script
+from tests.test_linear_growth import calls
 
-Series = NDArray[np.float64]
 DEFAULT = POLICIES["default"]
 
 
@@ -80,31 +78,14 @@ def first_look(blocks: list[float]) -> int:
 # Row 2: the timer adds one call per step, whatever the block size.
 
 
-def calls_of(action: Callable[[], Any]) -> int:
-    """The number of Python and C functions that `action` calls."""
-    count = 0
-
-    def profile(frame: Any, event: str, argument: Any) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    before = sys.getprofile()
-    sys.setprofile(profile)
-    try:
-        action()
-    finally:
-        sys.setprofile(before)
-    return count
-
-
-@pytest.mark.parametrize(("every_step", "calls"), [(False, 1), (True, 2)])
-def test_row_2_a_step_costs_one_call_and_a_second_if_it_is_waited_for(every_step: bool, calls: int) -> None:
+@pytest.mark.parametrize(("every_step", "count"), [(False, 1), (True, 2)])
+def test_row_2_a_step_costs_one_call_and_a_second_if_it_is_waited_for(every_step: bool, count: int) -> None:
     timer = HostTimer(lambda output: None, every_step=every_step)
 
     def block(iterations: int) -> int:
-        return calls_of(lambda: timer.blocks(lambda: None, iterations, 1))
+        return calls(lambda _: timer.blocks(lambda: None, iterations, 1), None)
 
-    assert block(1000) - block(100) == 900 * calls
+    assert block(1000) - block(100) == 900 * count
 
 
 # Row 3: timing takes at most a thousandth of a block, and the record contains its cost.
@@ -213,94 +194,3 @@ def test_row_5_mean_and_spread_of_noisy_work_are_recovered(spread: float, seed: 
     assert samples.iterations == 1
     assert abs(mean(samples.block_s) - shape.mean_s) <= max(0.025 * shape.mean_s, 8e-6)
     assert abs(deviation(samples.block_s) - shape.sd_s) <= max(0.05 * shape.sd_s, 5e-6)
-
-
-# Row 6: warm-up ends when a labelled series becomes steady; a series that never does is flagged.
-
-
-def noise(source: np.random.Generator, count: int, spread: float, phi: float = 0.2) -> Series:
-    """Log-normal, autocorrelated noise; one block in a hundred is up to twice as long."""
-    from scipy.signal import lfilter  # a second to import
-
-    normal, gain = source.normal(0, 1, count), math.sqrt(1 - phi * phi)
-    correlated, _ = lfilter(
-        [gain], [1, -phi], normal, zi=[(1 - gain) * normal[0]]
-    )  # starts at the first draw
-    spikes = 1 + (source.random(count) < 0.01) * source.uniform(0, 1, count)
-    return np.asarray(np.exp(spread * correlated) * spikes)
-
-
-def warming(source: np.random.Generator, count: int, most: int) -> Series:
-    """Levels that reach 1, within a per cent, after at most `most` blocks.
-
-    Caches and clocks cause decays and ramps, compilers cause steps. Steps are early, since no rule can
-    predict a step after a long plateau.
-    """
-    kind = str(source.choice(["flat", "decay", "ramp", "steps", "step"], p=[0.2, 0.4, 0.15, 0.15, 0.1]))
-    start = int(np.exp(source.uniform(math.log(5), math.log(25 if "step" in kind else most))))
-    height, at = source.uniform(0.2, 3), np.arange(count)
-    levels = {
-        "flat": np.ones(count),
-        "decay": 1 + height * np.exp(-at * math.log(height / 0.01) / start),
-        "ramp": 1 + height * np.clip(1 - at / start, 0, None),
-        "steps": np.where(at < start / 3, 1 + height, np.where(at < start, 1 + height / 3, 1.0)),
-        "step": np.where(at < start, 1 + height, 1.0),
-    }
-    return np.asarray(levels[kind])
-
-
-def bias_after_warm_up(source: np.random.Generator, step_s: float, most: int) -> float:
-    """The relative bias of the median of the first 50 blocks after warm-up."""
-    series = warming(source, 6000, most) * noise(source, 6000, source.uniform(0.005, 0.05))
-    script = Script(iter((step_s * series).tolist()))
-    blocks, steady = warm_up(script.step, script, DEFAULT, 1, script.blocks(script.step, 1, 1))
-    assert steady
-    return abs(float(np.median(series[len(blocks) : len(blocks) + 50])) - 1)
-
-
-@pytest.mark.parametrize(("step_s", "most"), [(2e-3, 200), (2e-2, 100), (0.1, 40)])
-def test_row_6_blocks_after_warm_up_have_the_settled_level(step_s: float, most: int) -> None:
-    source = np.random.default_rng(20)
-    biases = [bias_after_warm_up(source, step_s, most) for _ in range(120)]
-    assert float(np.median(biases)) <= 0.01
-    assert sum(bias <= 0.05 for bias in biases) >= 0.85 * len(biases)
-
-
-def unsteady(source: np.random.Generator, count: int, kind: str) -> Series:
-    """Levels that never settle: a drift, changing levels, a random walk or a wave."""
-    at = np.arange(count)
-    if kind == "drift":
-        return np.asarray(np.minimum((1 + source.uniform(0.02, 0.1)) ** (at / 40), 1e3))
-    if kind == "levels":
-        dwell = source.integers(5, 30, count)
-        levels = 1 + source.choice([-1, 1], count) * source.uniform(0.05, 0.3, count)
-        return np.asarray(np.repeat(levels, dwell)[:count])
-    if kind == "walk":
-        return np.asarray(np.exp(np.cumsum(source.normal(0, 0.01, count))))
-    return np.asarray(1 + source.uniform(0.05, 0.3) * np.sin(2 * np.pi * at / source.uniform(20, 100)))
-
-
-def flagged(source: np.random.Generator, kind: str, step_s: float) -> bool:
-    """True if the process is reported as not steady or not precise enough."""
-    count = 40_000  # enough for warm-up and samples of the shortest steps
-    series = step_s * unsteady(source, count, kind) * noise(source, count, source.uniform(0.005, 0.03))
-    script = Script(iter(series.tolist()))
-    samples = measure_steps(script.step, script, DEFAULT)
-    return not samples.steady or samples.stop_reason != "precision"
-
-
-@pytest.mark.real
-@pytest.mark.parametrize("step_s", [2e-3, 2e-2, 0.1])
-def test_row_6_four_in_five_unsteady_series_are_flagged(step_s: float) -> None:
-    source = np.random.default_rng(21)
-    kinds = ["drift", "levels", "walk", "wave"] * (10 if step_s < 0.01 else 30)
-    assert sum(flagged(source, kind, step_s) for kind in kinds) >= 0.8 * len(kinds)
-
-
-def test_row_6_steady_series_are_almost_never_flagged() -> None:
-    source = np.random.default_rng(22)
-    steady = []
-    for _ in range(60):
-        script = Script(iter((2e-3 * noise(source, 8000, source.uniform(0.005, 0.05))).tolist()))
-        steady.append(measure_steps(script.step, script, DEFAULT).steady)
-    assert sum(steady) >= 59

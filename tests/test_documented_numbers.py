@@ -5,7 +5,7 @@ import re
 import pytest
 
 from benchbench.timing.policy import POLICIES, looks
-from tests.quoted_numbers import DOCS, quoted, value_of, with_numbers
+from tests.quoted_numbers import DOCS, quoted, value_of
 from tests.quoted_tables import QUOTED, renewed
 from tests.test_architecture import ROOT
 
@@ -27,17 +27,6 @@ def test_every_comment_after_a_number_is_checked() -> None:
     for page, text in PAGES.items():
         assert len(list(quoted(text))) == len(re.findall(r"\w<!--", text)), page
     assert len(OF_STUDIES) == sum(text.count("<!-- lines of ") for text in PAGES.values())
-
-
-def test_outdated_numbers_are_updated() -> None:
-    stale = (
-        "at least 7<!-- sampling.OVERHEAD --> times, half<!-- sampler.PAUSE_S --> a second, two<!-- 6 / 2 -->"
-    )
-    right = stale.replace("7", "1,000").replace("two", "three")
-    assert with_numbers(stale) == right
-    assert [number for _, number in quoted(stale)] == [7, 0.5, 2]
-    with pytest.raises(AttributeError):
-        with_numbers("7<!-- sampling.NO_SUCH -->")
 
 
 OF_STUDIES = [

@@ -29,32 +29,14 @@ from benchbench.documents.comparison import comparison_document
 from benchbench.documents.run import report_document
 from benchbench.judging.comparison import compare_runs
 from benchbench.judging.variance import add_drifts
-from benchbench.model.case import Verdict
-from benchbench.model.run import Record, Run
+from benchbench.model.run import Record
 from benchbench.stats import Difference
 from tests.factories import a_case, a_failure, a_record, a_run, some_rounds
-from tests.simulator import a_suite, highest_rate, noise
+from tests.simulator import noise
 
 CASES = [a_case(params={"m": m}) for m in range(6)]
-REPEATS = 300
 METRIC = {metric.name: metric for metric in METRICS}
-WALKING = 0.05  # largest share of suites with a case called slower
 CALM = (1e-3, 1.001e-3, 0.999e-3, 1.0005e-3, 0.9995e-3)
-
-
-def has_drift(logs: np.ndarray) -> bool:
-    """True if a run drifts; each row of `logs` is a case."""
-    return drift(list(enumerate(row)) for row in logs.tolist()) is not None
-
-
-@pytest.mark.real
-@pytest.mark.parametrize("cases", [1, 2, 6, 30])
-@pytest.mark.parametrize("rounds", [3, 5, 10])
-@pytest.mark.parametrize("heavy", [False, True], ids=["normal", "t3"])
-def test_a_quiet_run_drifts_less_often_than_one_time_in_twenty(cases: int, rounds: int, heavy: bool) -> None:
-    source = np.random.default_rng(cases * 100 + rounds * 2 + heavy)
-    drifting = sum(has_drift(0.02 * noise(source, heavy, cases, rounds)) for _ in range(REPEATS))
-    assert drifting <= highest_rate(0.05, REPEATS) * REPEATS
 
 
 def test_a_single_case_drifts_only_if_every_round_continues_the_trend() -> None:
@@ -196,26 +178,6 @@ def test_fewer_than_three_rounds_have_no_drift() -> None:
 
 
 # Comparisons of stored runs
-
-
-def a_walking_suite(source: np.random.Generator, cases: int, rounds: int, walk: float) -> Run:
-    """A run with 1 % noise, and a random walk of size `walk` that all cases share."""
-    path = walk / math.sqrt(rounds) * np.cumsum(source.standard_normal(rounds))
-    return a_suite(1e-3 * np.exp(path + 0.01 * source.standard_normal((cases, rounds))))
-
-
-@pytest.mark.real
-@pytest.mark.parametrize("rounds", [3, 5, 10])
-def test_drifting_stored_runs_rarely_alarm(rounds: int) -> None:
-    source = np.random.default_rng(rounds)
-    repeats = 60
-    pairs = [[a_walking_suite(source, 12, rounds, 0.02) for _ in "ab"] for _ in range(repeats)]
-    comparisons = [compare_runs(ref, new) for ref, new in pairs]
-    alarms = sum(
-        any(verdict.verdict is Verdict.SLOWER for verdict in compared.verdicts) for compared in comparisons
-    )
-    assert alarms <= highest_rate(WALKING, repeats) * repeats
-    assert any(compared.drifts for compared in comparisons)
 
 
 def test_the_variance_of_a_drift_has_one_degree_of_freedom() -> None:

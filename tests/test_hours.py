@@ -25,10 +25,8 @@ from benchbench.model.options import OPTIONS, Variance
 from benchbench.model.run import Partner, Run
 from benchbench.plan.commands import BARE, interleaved_command, measuring_words
 from benchbench.store import runs
-from studies.hours import rates
 from tests.factories import a_case, a_probe, a_run, some_rounds
 from tests.rendering import rendered
-from tests.simulator import highest_rate
 
 LATENCY, MEMORY = METRICS[0], next(metric for metric in METRICS if metric.name == "peak_host_bytes")
 STEADY = (1.000e-3, 1.001e-3, 0.999e-3)
@@ -272,11 +270,3 @@ def test_the_session_spread_comes_from_a_baseline_or_stored_runs(tmp_path: Path,
     assert comparison.apart
     assert comparison.apart.days == 7
     assert comparison.verdicts[0].verdict is Verdict.INCONCLUSIVE
-
-
-@pytest.mark.real
-def test_session_spread_prevents_false_alarms_between_hours() -> None:
-    suites = 40
-    error_rates = rates(5, 0.02, suites, (1.0,))
-    assert error_rates["unknown"][0] > 0.2
-    assert error_rates["known"][0] <= highest_rate(0.05, suites)

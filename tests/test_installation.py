@@ -9,7 +9,6 @@ import pytest
 
 from benchbench.cli.app import VERBS
 from benchbench.errors import UsageError, member, page
-from benchbench.format import per_second
 from benchbench.machine.environment import install_line
 from benchbench.model.case import Dtype
 from tests.program import accelbench
@@ -48,11 +47,6 @@ def test_an_unknown_dtype_is_an_error_that_lists_the_known_ones() -> None:
     with pytest.raises(UsageError, match="No dtype named 'fp4'") as error:
         member(Dtype, "fp4")
     assert "float32" in error.value.hint
-
-
-def test_rates_below_one_have_no_prefix() -> None:
-    assert per_second(0.909, "product") == "0.909 product/s"
-    assert per_second(1240.0, "image") == "1.24k image/s"
 
 
 def test_messages_refer_only_to_pages_in_the_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

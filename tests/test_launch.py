@@ -206,16 +206,6 @@ def test_an_import_that_takes_too_long_is_broken(transport: LocalTransport, tmp_
     assert not process.alive
 
 
-def test_workers_get_only_allowed_variables(
-    transport: LocalTransport, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SECRET_TOKEN", "canary")
-    environment = transport.scratch.environment(FAKE, Settings(threads=3))
-    assert "canary" not in environment.values()
-    assert environment["OMP_NUM_THREADS"] == "3"
-    assert environment["PYTHONPATH"].startswith(str(transport.scratch.path))
-
-
 def test_another_interpreter_does_not_inherit_pythonpath(
     transport: LocalTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,9 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from benchbench.analyse.metrics import metric_named
+from benchbench.analyse.metrics import METRICS, metric_named
 from benchbench.documents.comparison import comparison_document
 from benchbench.documents.history import history_document
 from benchbench.documents.plan import mean_process_s, runs_of_this_machine
@@ -20,14 +21,18 @@ from benchbench.documents.run import report_document
 from benchbench.documents.run_list import runs_document
 from benchbench.exporters.html import Html
 from benchbench.exporters.terminal import Terminal
+from benchbench.gate import baselines
+from benchbench.judging.check import GateResult, decide
 from benchbench.judging.comparison import compare_runs
 from benchbench.judging.series import trends
+from benchbench.judging.session_cases import GatePolicy
 from benchbench.machine.environment import machine
 from benchbench.model.run import Run
 from benchbench.store import runs
 from benchbench.store.validation import validate_path
 from benchbench.timing.policy import POLICIES
-from tests.factories import a_case, a_run, some_rounds
+from tests.factories import a_case, a_machine, a_run, some_rounds
+from tests.simulator import a_session, session_medians
 
 FEW, MORE = 40, 160  # cases, rounds or runs
 FEW_READ, MORE_READ = 6, 24  # where files are read
@@ -112,18 +117,12 @@ def test_s13_calls_grow_no_faster_than_records(function: Callable[[Any], object]
     assert steepness(function, few, more) < STEEPEST * MORE / FEW
 
 
-def test_s13_a_page_sorts_the_samples_of_a_process_a_few_times() -> None:
-    """Without this limit, sorting would take most of the time of a page of thousands of cases."""
-    cases, few, more = 10, 3, 9
-    page(some_run(cases, few))
-    sorts = [calls(page, some_run(cases, rounds), of=sorted) for rounds in (few, more)]
-    assert sorts[1] - sorts[0] <= 4 * cases * (more - few)
-
-
 @pytest.mark.real
-def test_s13_calls_grow_no_faster_than_runs() -> None:
+def test_s13_calls_grow_no_faster_than_runs(tmp_path: Path) -> None:
     few, more = ([some_run(number=number) for number in range(count)] for count in (FEW, MORE))
     assert steepness(follow, few, more) < STEEPEST * MORE / FEW
+    few_stored, more_stored = (a_store(tmp_path / str(count), count) for count in (FEW_READ, MORE_READ))
+    assert steepness(listed, few_stored, more_stored) < STEEPEST * MORE_READ / FEW_READ
 
 
 @pytest.mark.real
@@ -139,18 +138,33 @@ def test_s13_calls_grow_no_faster_than_records_that_are_read(
 
 
 @pytest.mark.real
-def test_s13_listing_runs_is_linear(tmp_path: Path) -> None:
-    few, more = (a_store(tmp_path / str(count), count) for count in (FEW_READ, MORE_READ))
-    assert steepness(listed, few, more) < STEEPEST * MORE_READ / FEW_READ
+@pytest.mark.parametrize(("cases", "sessions"), [(4, 1), (1, 4)], ids=["cases", "sessions"])
+def test_s13_calls_of_a_check_grow_no_faster_than_its_cases_and_sessions(
+    tmp_path: Path, cases: int, sessions: int
+) -> None:
+    def prepared(folder: Path, cases: int, sessions: int) -> Callable[[], GateResult]:
+        medians = session_medians(np.random.default_rng(18), (sessions + 1, cases, 3), 0.01, 0.01, count=3)
+        for number, rows in enumerate(medians[:-1]):
+            baselines.add_session(folder, "main", a_session(rows, day=number))
+        new, rules = a_session(medians[-1]), GatePolicy(metrics=METRICS[:1])
+        return lambda: decide(baselines.require_sessions(folder, "main", a_machine()), new, rules)
+
+    few, more = prepared(tmp_path / "few", 50, 2), prepared(tmp_path / "more", 50 * cases, 2 * sessions)
+    assert steepness(lambda check: check(), few, more) < STEEPEST * 4
 
 
-@pytest.mark.parametrize("axis", ["cases", "rounds"])
-def test_s13_listing_runs_does_not_depend_on_their_records(tmp_path: Path, axis: str) -> None:
+def test_s13_a_page_sorts_the_samples_of_a_process_a_few_times() -> None:
+    """Without this limit, sorting would take most of the time of a page of thousands of cases."""
+    cases, few, more = 10, 3, 9
+    page(some_run(cases, few))
+    sorts = [calls(page, some_run(cases, rounds), of=sorted) for rounds in (few, more)]
+    assert sorts[1] - sorts[0] <= 4 * cases * (more - few)
+
+
+@pytest.mark.parametrize(("function", "axis"), [(listed, "cases"), (listed, "rounds"), (estimated, "rounds")])
+def test_s13_listing_runs_and_estimates_do_not_depend_on_their_records(
+    tmp_path: Path, function: Callable[[Path], object], axis: str
+) -> None:
     few, more = (a_store(tmp_path / str(size), 3, **{axis: size}) for size in (FEW_READ, MORE_READ))
-    assert steepness(listed, few, more) < STEEPEST
-
-
-def test_s13_an_estimate_reads_the_first_rounds_of_earlier_runs(tmp_path: Path) -> None:
-    few, more = (a_store(tmp_path / str(size), 3, rounds=size) for size in (FEW_READ, MORE_READ))
-    assert steepness(estimated, few, more) < STEEPEST
-    assert calls(estimated, few) > calls(estimated, a_store(tmp_path / "empty", 0))
+    assert steepness(function, few, more) < STEEPEST
+    assert calls(function, few) > calls(function, a_store(tmp_path / "empty", 0))

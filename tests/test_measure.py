@@ -41,10 +41,8 @@ from benchbench.timing.sampling import (
     timer_cost,
     warm_up,
 )
-from studies.slow_steps import correlated, met, processes
 from tests.factories import a_measurement
 from tests.script import Script
-from tests.simulator import highest_rate
 from tests.test_architecture import ROOT
 
 DEFAULT = POLICIES["default"]
@@ -180,13 +178,6 @@ def test_batches_share_a_synchronisation_and_never_exceed_the_limit() -> None:
     assert len(blocks) == 70
 
 
-@pytest.mark.parametrize("seconds", [0.001, 0.01, 3.0])
-def test_every_step_is_in_a_stored_block(seconds: float) -> None:
-    script = constant(seconds)
-    samples = measure_steps(script.step, script, DEFAULT)
-    assert script.calls == len(samples.warmup_block_s) + len(samples.block_s)
-
-
 def test_the_window_covers_the_timed_blocks_and_their_cpu_time() -> None:
     script = constant(0.1)
     samples = measure_steps(
@@ -225,21 +216,6 @@ def test_timed_blocks_that_change_level_are_unsteady() -> None:
     assert keeps_level([], [1.0] * 5)  # too few to decide
     script = Script(chain(repeat(0.1, 68), repeat(0.12, 1000)))
     assert not measure_steps(script.step, script, replace(DEFAULT, precision=0.2)).steady
-
-
-@pytest.mark.parametrize(("kind", "share"), [("steady", 0.99), ("decays", 0.85), ("drops", 0.85)])
-def test_slow_steps_are_measured_at_their_steady_level(kind: str, share: float) -> None:
-    """Steps of 0.1 to 1 s: the median error is within 1 %, 85 % of errors are within 5 %."""
-    samples = list(processes(kind, DEFAULT, 12))
-    assert np.median([sample.off for sample in samples]) <= 0.01
-    assert np.mean([sample.off <= 0.05 for sample in samples]) >= share - 0.04
-    assert np.mean([sample.off <= 0.05 for sample in samples if sample.steady]) >= 0.8
-
-
-def test_slow_steps_that_never_settle_are_flagged_and_steady_ones_are_not() -> None:
-    never, steady = (list(processes(kind, DEFAULT, 25)) for kind in ("never settles", "steady"))
-    assert np.mean([not sample.steady for sample in never]) >= 0.8 - 0.04
-    assert np.mean([not sample.steady for sample in steady]) <= 0.05
 
 
 def test_drifting_blocks_are_unsteady_even_if_their_thirds_agree() -> None:
@@ -333,15 +309,6 @@ def test_warm_up_ends_when_three_pairs_of_windows_agree(blocks: list[float], win
     assert is_settled(blocks, window) is expected
 
 
-@pytest.mark.parametrize("step_s", [0.1, 0.5, 1.0])
-@pytest.mark.parametrize("phi", [0.0, 0.3])
-def test_steady_slow_steps_are_rarely_called_unsteady(step_s: float, phi: float) -> None:
-    source, runs = np.random.default_rng([int(10 * step_s), int(10 * phi)]), 150
-    deviations = source.choice([0.01, 0.02, 0.03], runs)
-    series = [step_s * np.exp(correlated(source, int(13 / step_s), spread, phi)) for spread in deviations]
-    assert sum(not keeps_level([], levels.tolist()) for levels in series) / runs <= highest_rate(0.05, runs)
-
-
 def rows_of(text: str) -> dict[str, list[str]]:
     lines = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("|")]
     rows = [[cell.strip() for cell in line] for line in lines]
@@ -367,14 +334,6 @@ def test_the_documentation_quotes_the_study_of_windows() -> None:
             f"{never[3]:.0f} %",
             output[f"{name} | steady"][6],
         ]
-
-
-@pytest.mark.real
-@pytest.mark.parametrize("preset", ["default", "rigorous"])
-def test_a_stop_for_precision_is_within_it_nine_times_in_ten_under_correlation(preset: str) -> None:
-    for phi in (0.0, 0.5, 0.8):
-        stops, within, _ = met(POLICIES[preset], 0.02, phi, 60)
-        assert within >= 0.9 or not stops
 
 
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,10 +15,8 @@ from benchbench.launch.rank_transport import Follower, Group, GroupMember, Meeti
 from benchbench.launch.transport import Answer, Channel
 from benchbench.meeting import Rank, serve_ranks
 from benchbench.model.measurement import Failure
-from benchbench.model.placement import World
 from benchbench.running.verification import decode_error
 from benchbench.wire import LineBuffer, authenticate
-from benchbench.worker.ranks import run_ranks
 from tests.test_wire import NOT_MESSAGES
 
 pytestmark = pytest.mark.filterwarnings("ignore:os.fork")
@@ -82,28 +79,6 @@ def test_a_bad_message_is_a_failure_of_its_rank(content: bytes, monkeypatch: pyt
     sender.join()
     for end in (good_end, bad_end):
         end.close()
-
-
-@pytest.mark.real
-@pytest.mark.parametrize("content", BAD.values(), ids=BAD)
-def test_a_bad_message_of_a_forked_rank_is_a_failure(
-    content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(meeting, "GRACE_S", 0.02)
-
-    def run(_: dict[str, Any], world: World) -> dict[str, Any]:
-        if world.rank == 1:
-            lines = world.gather.__self__._lines  # type: ignore[attr-defined]
-            lines.write(content + b"\n")
-            lines.flush()
-            time.sleep(20.0)
-        world.gather(None)
-        return GOOD
-
-    monkeypatch.setattr(LineBuffer.__init__, "__defaults__", (MOST,))
-    case = {"placement": {"devices": 2}, "device": "cpu"}
-    reply = run_ranks({"case": case, "folder": str(tmp_path), "threads": 2, "timeout_s": 20.0}, run)
-    assert reply["outcome"]["message"].startswith("rank 1 of 2: what it sent cannot be read: ")
 
 
 def test_the_sender_of_a_bad_message_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

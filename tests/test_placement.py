@@ -26,7 +26,6 @@ from benchbench.plan.rerun import parse_variant
 from benchbench.plan.suite import environments
 from benchbench.running import recording
 from benchbench.running.observer import RunObserver
-from benchbench.store.runs import read_run
 from benchbench.timing.policy import POLICIES
 from tests.factories import a_case, a_run_info
 from tests.program import accelbench, folder_with
@@ -153,18 +152,6 @@ def test_each_environment_has_separate_compile_caches() -> None:
     assert flagged["PYTHONPATH"] == plain["PYTHONPATH"]
     assert flagged["TORCHINDUCTOR_CACHE_DIR"] != plain["TORCHINDUCTOR_CACHE_DIR"]
     transport.close()
-
-
-@pytest.mark.real
-def test_each_value_of_a_variable_is_a_case_and_the_empty_one_is_the_default(tmp_path: Path) -> None:
-    process = accelbench(
-        "run", "-w", "surrounded", "-b", "fake", "--env", "STEP_S=,0.25,0.5", "--rounds", "1", cwd=tmp_path
-    )
-    assert process.returncode == 0, process.stderr
-    run = read_run(next((tmp_path / "results/runs").iterdir()))
-    plain, *variants = run.info.plan
-    assert [case.id.removeprefix(plain.id) for case in variants] == ["[env:STEP_S=0.25]", "[env:STEP_S=0.5]"]
-    assert [times_of(case, run.records) for case in run.info.plan] == [{0.001}, {0.25}, {0.5}]
 
 
 @pytest.mark.real

@@ -19,7 +19,7 @@ from benchbench.model.run import Partner, RunInfo
 from benchbench.running.observer import line
 from benchbench.running.recording import check_plans
 from tests.factories import a_case, a_failure, a_left_out, a_measurement, a_probe, a_record, a_run_info
-from tests.program import environment, folders_for, start_accelbench
+from tests.program import environment, folders_for
 
 
 @pytest.mark.parametrize("columns", [80, 100, 160])
@@ -96,33 +96,6 @@ def test_an_interrupted_command_suggests_the_next_command() -> None:
     assert "resume it" in lines.interruption_message("resume it")
     lines.begin(two_sides())
     assert "accelbench compare A B" in lines.interruption_message("resume it")
-
-
-def read_until_closed(descriptor: int) -> str:
-    """Output on a terminal until its last program ends (Linux reports EIO then)."""
-    content = bytearray()
-    while True:
-        try:
-            chunk = os.read(descriptor, 4096)
-        except OSError:
-            chunk = b""
-        if not chunk:
-            return content.decode(errors="replace")
-        content += chunk
-
-
-@pytest.mark.real
-def test_a_terminal_shows_a_bar_with_the_time_left(tmp_path: Path) -> None:
-    master, terminal = os.openpty()
-    arguments = ("run", "-b", "fake", "-d", "cpu", "-w", "gemm", "--quick")
-    process = start_accelbench(*arguments, cwd=tmp_path, stdout=terminal, stderr=terminal)
-    os.close(terminal)
-    text = read_until_closed(master)
-    os.close(master)
-    assert process.wait(30) == 0
-    assert " left" in text
-    assert "━" in text
-    assert "1 ok" in text
 
 
 def screen(output: str) -> list[str]:

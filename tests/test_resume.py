@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import os
-import re
 from collections.abc import Sequence
 from functools import reduce
 from operator import getitem
@@ -32,7 +31,6 @@ from benchbench.timing.policy import budget_policy
 from studies import kills
 from tests.factories import a_case, a_failure, a_record, a_run, a_run_info, some_rounds
 from tests.program import accelbench, environment, only
-from tests.test_architecture import ROOT
 from tests.test_schedule import FIVE, Script, Scripted, cases
 
 QUICK = Policy(name="quick", rounds=3)
@@ -273,17 +271,6 @@ def test_runs_killed_at_random_moments_keep_shown_records_and_can_be_finished(
     result = kills.study("fake", 1, seed=15)
     assert result["kills"] >= 1
     assert {name: result[name] for name in kills.FAULTS} == dict.fromkeys(kills.FAULTS, 0)
-
-
-def test_two_hundred_kills_lost_nothing() -> None:
-    text = (ROOT / "studies/output/kills.txt").read_text()
-    backends = re.findall(r"^(fake|torch): (\d+) kills", text, re.MULTILINE)
-    assert {backend for backend, _ in backends} == {"fake", "torch"}
-    total = sum(int(count) for _, count in backends)
-    assert total >= 200
-    assert f"killed {total} times at random moments" in (ROOT / "docs/cli.md").read_text()
-    for name in kills.FAULTS:
-        assert re.findall(rf"(\d+) {name}\b", text) == ["0"] * len(backends)
 
 
 def in_parts(*seconds: tuple[float, ...]) -> Run:

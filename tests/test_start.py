@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from inline_snapshot import snapshot
@@ -18,7 +17,6 @@ from benchbench.running.measure import Presence, check_space, wait_for_idle, war
 from benchbench.store import disk
 from tests.program import ABSENT, accelbench, records, wait_for
 
-LOOKING = "looking for backends and devices"
 FAKE = ("run", "-b", "fake", "-d", "cpu", "-w", "gemm", "--quick")
 
 
@@ -227,35 +225,3 @@ def test_a_run_of_virtual_time_ignores_other_programs(tmp_path: Path) -> None:
     process = accelbench(*FAKE, cwd=tmp_path)
     assert "contended" not in process.stderr
     assert records(tmp_path)
-
-
-@pytest.mark.real
-def test_every_measuring_command_prints_the_same_first_lines(tmp_path: Path) -> None:
-    """Runs, a resumed run, the cases of a check, two sides, a suite against itself, and ceilings."""
-    (tmp_path / "own").mkdir()
-    (tmp_path / "own" / "broken.py").write_text("1 / 0\n")
-    (tmp_path / "one.toml").write_text('description = "one"\ncases = [{workload = "gemm"}]\n')
-    variables: dict[str, Any] = {"ACCELBENCH_WORKLOADS": "own", "ACCELBENCH_CACHE": str(tmp_path / "cache")}
-
-    def first_lines(*arguments: str) -> list[str]:
-        process = accelbench(*arguments, cwd=tmp_path, **variables)
-        lines = process.stderr.splitlines()
-        assert "broken.py" in process.stderr, process.stderr
-        return [line for line in lines[: lines.index(LOOKING) + 1] if line == LOOKING or "broken.py" in line]
-
-    run = first_lines(*FAKE)
-    (folder,) = (tmp_path / "results" / "runs").iterdir()
-    accelbench("baseline", "set", "main", "latest", cwd=tmp_path)
-    (folder / "end.json").unlink()
-    kept_lines = (folder / "records.jsonl").read_bytes().splitlines(keepends=True)[:-1]
-    (folder / "records.jsonl").write_bytes(b"".join(kept_lines))
-    assert run[-1] == LOOKING
-    assert len(run) == 2
-    for command in (
-        ("run", "--resume"),
-        ("check", "--baseline", "main", "--inconclusive", "pass"),
-        ("compare", "--ab", "mode=eager", "mode=compile", *FAKE[1:]),
-        ("doctor", "--aa", "one.toml", "-b", "fake", "-d", "cpu"),
-        ("doctor", "--ceilings", "-b", "fake", "-d", "cpu"),
-    ):
-        assert first_lines(*command) == run, command

@@ -10,7 +10,6 @@ from benchbench import registry
 from benchbench.backends.base import backend_class
 from benchbench.documents.lists import rough_duration, suites_document
 from benchbench.errors import SuiteError, UsageError
-from benchbench.exporters.terminal import Terminal
 from benchbench.launch import catalogue
 from benchbench.machine.environment import machine
 from benchbench.model.case import Dtype, Phase
@@ -135,21 +134,6 @@ def test_a_list_of_suites_abbreviates_workloads_except_in_its_data(tmp_path: Pat
     assert re.fullmatch(r"gemm, conv2d, attention and \d+ more", workloads_shown["full"])
     (full,) = (row["workloads"] for row in document.data if row["suite"] == "full")
     assert set(full.split(", ")) == set(NAMES)
-
-
-@pytest.mark.real
-def test_a_list_of_suites_fits_80_characters_and_is_complete_on_wide_terminals(tmp_path: Path) -> None:
-    document = suites_document(tmp_path)
-    narrow, wide = (Terminal(width).render(document).splitlines() for width in (80, None))
-    assert sorted(" ".join(narrow[:2]).split()) == ["CASES", "DESCRIPTION", "HERE", "SUITE", "TIME"]
-    assert narrow[-1] == "no room for workloads: widen the terminal, or use --format markdown"
-    names = [str(row[0]) for row in document.tables[0].rows]
-    assert [line.split()[0] for line in narrow[2:-1] if not line.startswith(" ")] == names
-    assert max(map(len, narrow)) <= 80
-    assert len(narrow) <= 2 * len(names)
-    assert all(re.search(r"\d (s|min|h) ", line + " ") for line in narrow[2:-1] if not line.startswith(" "))
-    assert len(wide) == 1 + len(names)
-    assert all(row["description"] in line for row, line in zip(document.data, wide[1:], strict=True))
 
 
 @pytest.mark.parametrize(

@@ -24,10 +24,8 @@ from benchbench.plan.suite import load_suite
 from benchbench.running import recording
 from benchbench.running.observer import RunObserver
 from benchbench.running.request import request
-from benchbench.store.runs import read_run
 from benchbench.timing.policy import POLICIES
 from tests.factories import a_case, a_probe, a_run, a_run_info, some_rounds
-from tests.program import accelbench
 from tests.test_placement import counting
 
 FAKE = Target(name="fake", backend="fake", python=sys.executable)
@@ -149,15 +147,3 @@ def test_numbers_of_threads_can_be_columns() -> None:
     report = report_document(a_run(of_threads({1: 2.0, 2: 1.0})), by="threads")
     assert [column.name for column in report.tables[0].columns] == ["", "1 thread", "2 threads", "ratio"]
     assert [str(cell) for cell in report.tables[0].rows[0]][-1] == "0.500×"
-
-
-@pytest.mark.real
-def test_a_run_with_several_numbers_is_planned_measured_and_stored(tmp_path: Path) -> None:
-    process = accelbench("run", "-w", "gemm", "-b", "fake", "--threads", "1,2", "--rounds", "2", cwd=tmp_path)
-    assert process.returncode == 0, process.stderr
-    run = read_run(next((tmp_path / "results/runs").iterdir()))
-    assert {case.threads for case in run.info.plan} == {1, 2}
-    assert {record.case.threads for record in run.records} == {1, 2}
-    many = ("run", "-w", "gemm", "-b", "fake", "--threads", "1,many")
-    wrong = accelbench(*many, cwd=tmp_path, code=2)
-    assert "'many' is not a number of threads" in wrong.stderr

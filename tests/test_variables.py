@@ -1,7 +1,5 @@
 """Variables of the shell in workers: those that change the computation, or a line that names them."""
 
-from pathlib import Path
-
 import pytest
 
 from benchbench.errors import UsageError
@@ -20,7 +18,6 @@ from benchbench.plan.rerun import parse_variant
 from benchbench.running.measure import Side, warn_of_unused_variables
 from benchbench.running.observer import RunObserver
 from benchbench.running.request import request
-from tests.program import accelbench
 
 SETTINGS = Settings(threads=3)
 
@@ -98,11 +95,3 @@ def test_variables_that_a_backend_sets_itself_are_reported_as_unused() -> None:
     assert noted == [
         "variables of the shell that are not used: NPROC (--threads), XLA_PYTHON_CLIENT_PREALLOCATE (--env)"
     ]
-
-
-@pytest.mark.real
-def test_a_variable_that_does_nothing_is_a_usage_error(tmp_path: Path) -> None:
-    typed = ("run", "-w", "gemm", "-b", "fake", "--env", "OMP_NUM_THREADS=1,2")
-    process = accelbench(*typed, cwd=tmp_path, code=2)
-    assert "OMP_NUM_THREADS cannot define cases" in process.stderr
-    assert "--threads 1,2" in process.stderr

@@ -3,7 +3,6 @@
 import os
 import signal
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,7 @@ import pytest
 import benchbench
 from benchbench.launch import catalogue
 from benchbench.meeting import rank_cores
-from benchbench.model.measurement import Batch
 from benchbench.model.placement import World
-from benchbench.timing.policy import POLICIES
-from benchbench.timing.sampling import AgreedTimer, measure_steps
 from benchbench.worker.children import children
 from benchbench.worker.ranks import run_ranks
 from tests.program import folder_with
@@ -95,20 +91,6 @@ def test_the_dead_rank_is_reported_and_not_its_consequences(tmp_path: Path) -> N
 
 
 @pytest.mark.real
-def test_a_hung_rank_is_named_after_its_time_out(tmp_path: Path) -> None:
-    def run(_: dict[str, Any], world: World) -> dict[str, Any]:
-        if world.rank == 2:
-            time.sleep(60)
-        world.gather(None)
-        return GOOD
-
-    before = children()
-    reply = run_ranks(job(tmp_path, 3, timeout_s=3.0), run)
-    assert failure_of(reply) == ("timeout", "rank 2 of 3 did not come back; the others waited")
-    assert not children() - before
-
-
-@pytest.mark.real
 def test_a_deadlock_names_all_ranks(tmp_path: Path) -> None:
     def run(_: dict[str, Any], _world: World) -> dict[str, Any]:
         time.sleep(60)
@@ -134,55 +116,6 @@ def test_ranks_have_disjoint_cores_if_there_are_enough() -> None:
     shares = [rank_cores(rank, 3, cores) for rank in range(3)]
     assert shares == [[8, 9, 10], [11, 12, 13], [14, 15, 16]]
     assert [rank_cores(rank, 4, [5, 6]) for rank in range(4)] == [[5], [6], [5], [6]]
-
-
-class Scripted:
-    """A timer with its own clock and steps of a given length."""
-
-    batch_s = 0.0
-    batches: Sequence[Batch] = ()
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds, self.time = seconds, 0.0
-
-    def now(self) -> float:
-        return self.time
-
-    def no_op(self) -> None:
-        """Return at once."""
-
-    def blocks(self, step: Any, iterations: int, count: int) -> list[float]:
-        return [self._block(step, iterations) for _ in range(count)]
-
-    def work(self) -> None:
-        """A step."""
-        self.time += self.seconds
-
-    def _block(self, step: Any, iterations: int) -> float:
-        start = self.time
-        for _ in range(iterations):
-            step()
-        return round(self.time - start, 9)
-
-
-@pytest.mark.real
-def test_ranks_of_different_speed_measure_the_same_blocks(tmp_path: Path) -> None:
-    """A rank by itself would choose another block size, and the others would wait for it for ever."""
-
-    def run(_: dict[str, Any], world: World) -> dict[str, Any]:
-        scripted = Scripted([1e-3, 4e-3][world.rank])
-        timer = AgreedTimer(scripted, world)
-        samples = timer.own(measure_steps(scripted.work, timer, POLICIES["quick"]))
-        return {**GOOD, "iterations": samples.iterations, "blocks": samples.block_s, "entry": samples.entry_s}
-
-    fast, slow = run_ranks(job(tmp_path), run)["ranks"]
-    assert fast["iterations"] == slow["iterations"] == 1
-    assert len(fast["blocks"]) == len(slow["blocks"]) == len(fast["entry"])
-    assert set(fast["blocks"]) == {1e-3}
-    assert set(slow["blocks"]) == {4e-3}
-    assert all(
-        min(entries) == 0 <= max(entries) for entries in zip(fast["entry"], slow["entry"], strict=True)
-    )
 
 
 @pytest.mark.real  # waits for a time-out
