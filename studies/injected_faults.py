@@ -294,7 +294,7 @@ def faults_of_a_session(tmp_path: Path) -> list[Outcome]:
 
 
 ENDINGS = {0: "survived", 6: "told", ENDED: "ended"}
-WORK = {
+WORK: dict[str, Callable[[Path], list[Outcome]]] = {
     "run": faults_of_a_run,
     "baseline set": faults_of_a_baseline,
     "baseline set --replace": partial(faults_of_a_baseline, replaced=True),
