@@ -13,17 +13,33 @@ import random
 import statistics
 import sys
 from collections.abc import Callable
-from itertools import repeat
-from time import perf_counter
+from time import CLOCK_MONOTONIC_RAW, clock_gettime, perf_counter
 from typing import Any
 
 from benchbench.backends.base import HostTimer
 from benchbench.timing.policy import POLICIES
-from benchbench.timing.spin import Spin, raw_clock
 from studies.rivals import TOOLS, Tool, accelbench_by
 
 LENGTHS_S = (1e-5, 1e-4, 1e-3, 1e-2)
 CALLS = 200_000
+
+
+class Spin:
+    """Step that lasts `length_s` by a clock of its own; `spent_s` has the actual lengths of its calls.
+
+    No time service adjusts the clock, and no tool uses it (clock_gettime(2)).
+    """
+
+    def __init__(self, length_s: float) -> None:
+        self._length_s = length_s
+        self.spent_s: list[float] = []
+
+    def __call__(self) -> None:
+        start = clock_gettime(CLOCK_MONOTONIC_RAW)
+        end = start + self._length_s
+        while (now := clock_gettime(CLOCK_MONOTONIC_RAW)) < end:
+            pass
+        self.spent_s.append(now - start)
 
 
 def tools() -> dict[str, Tool]:
@@ -36,7 +52,7 @@ def tools() -> dict[str, Tool]:
 
 def error(tool: Tool, length_s: float, seconds: float) -> tuple[float, float]:
     """Relative to what the spins lasted, and to what was asked of them."""
-    spin = Spin(repeat(length_s), raw_clock())
+    spin = Spin(length_s)
     value = tool(spin, seconds)
     return value / statistics.median(spin.spent_s) - 1, value / length_s - 1
 

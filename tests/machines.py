@@ -1,11 +1,10 @@
 """Fake machines: trees of /proc and /sys, GPUs, and the hosts that checks inspect."""
 
 from collections.abc import Callable, Sequence
-from itertools import count
 from pathlib import Path
 from typing import Any
 
-from benchbench.diagnosis.checks.base import Host
+from benchbench.diagnosis.checks import Host
 from benchbench.machine.kernel import CpuTimes
 from benchbench.machine.nvml import GpuSettings, GpuState
 
@@ -30,7 +29,6 @@ def some_settings(**over: Any) -> GpuSettings:
         "default_power_limit_w": 700.0,
         "slowdown_c": 90,
         "persistent": True,
-        "ecc": True,
         "mig": False,
     }
     return GpuSettings(**(base | over))
@@ -80,12 +78,6 @@ class FakeNvml:
         self.closed = True
 
 
-def ticking(step_s: float) -> Callable[[], float]:
-    """A clock that each reading advances."""
-    readings = count()
-    return lambda: next(readings) * step_s
-
-
 def a_host(root: Path, files: Files | None = None, **over: Any) -> Host:
     """Two idle CPUs without a GPU; `files` are those of the kernel."""
     base: dict[str, Any] = {
@@ -97,8 +89,6 @@ def a_host(root: Path, files: Files | None = None, **over: Any) -> Host:
         "after": CpuTimes(10.0, 1.0),
         "busiest": (),
         "nvml": "no NVML: there is no NVIDIA driver",
-        "clock": ticking(1e-7),
-        "synchronised": True,
         "temporary": Path("/tmp"),
         "free_bytes": 10 * 2**30,
         "shared_bytes": 10 * 2**30,

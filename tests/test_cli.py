@@ -216,7 +216,6 @@ CONV2D = ("run", "-b", "fake", "-w", "conv2d")
         (("runs", "prune"), 2, "", ""),
         (("env", "create"), 2, "", ""),
         (("baseline", "show", "nosuch"), 5, "No baseline 'nosuch'", ""),
-        (("doctor", "--aa", "nosuch"), 2, "nosuch", ""),
         (("--nosuch",), 2, "--nosuch", "accelbench --help"),
     ],
 )  # fmt: skip

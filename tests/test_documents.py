@@ -21,17 +21,13 @@ from benchbench.analyse.metrics import METRICS, metric_named
 from benchbench.analyse.pricing import Prices
 from benchbench.analyse.roofline import Ceiling
 from benchbench.choosing.choice import compare_hardware
-from benchbench.diagnosis.checks.base import Level
+from benchbench.diagnosis.checks import Level
 from benchbench.diagnosis.findings import Finding
-from benchbench.diagnosis.noise import Noise
-from benchbench.diagnosis.selftest import Result
 from benchbench.documents.bisection import bisect_plan_document, bisection_document
 from benchbench.documents.comparison import comparison_document
 from benchbench.documents.doctor import (
     ceilings_document,
     findings_document,
-    noise_document,
-    selftest_document,
 )
 from benchbench.documents.document import (
     Cell,
@@ -150,37 +146,6 @@ def the_ceilings(name: str, _: Path) -> Document:
     return ceilings_document([rate], [name])
 
 
-def the_selftest(name: str, _: Path) -> Document:
-    result = Result(
-        where=name,
-        spin=name,
-        of=name,
-        asked_s=1e-3,
-        truth_s=1e-3,
-        measured_s=None,
-        error=None,
-        limit=0.01,
-        passed=False,
-        attempts=2,
-        note=name,
-    )
-    return selftest_document([result], [name])
-
-
-def the_noise(name: str, _: Path) -> Document:
-    noise = Noise(
-        case=name,
-        processes=10,
-        cv=0.01,
-        detectable=20.0,
-        ratio=None,
-        alarm=False,
-        threshold=0.03,
-        reason=name,
-    )
-    return noise_document([noise])
-
-
 def the_history(name: str, _: Path) -> Document:
     levels = [1e-3] * 8 + [1.1e-3] * 8
     history_runs = [
@@ -287,8 +252,6 @@ DOCUMENTS: dict[str, Make] = {
     "profile of two": the_difference,
     "doctor": the_findings,
     "doctor --ceilings": the_ceilings,
-    "doctor --selftest": the_selftest,
-    "doctor --aa": the_noise,
     "history": the_history,
     "bisect": the_bisection,
     "bisect --dry-run": the_bisect_plan,

@@ -28,7 +28,6 @@ ANSWERS: dict[str, Any] = {
     "GetPowerManagementDefaultLimit": 700_000,
     "GetTemperatureThreshold": 90,
     "GetPersistenceMode": 1,
-    "GetEccMode": [1, 1],
     "GetMigMode": [0, 0],
     "GetPowerUsage": 312_500,
     "GetTemperature": 61,
@@ -93,7 +92,6 @@ def test_the_settings_of_a_gpu_have_its_current_modes() -> None:
         default_power_limit_w=700.0,
         slowdown_c=90,
         persistent=True,
-        ecc=True,
         mig=True,
     )
 

@@ -26,7 +26,7 @@ Show = Callable[..., None]
 
 VERBS = (
     *("report", "compare", "check", "history", "hardware", "profile", "profile of two", "bisect"),
-    *("doctor", "doctor --ceilings", "doctor --selftest", "doctor --aa"),
+    *("doctor", "doctor --ceilings"),
 )
 WIDTHS = (320, 400, 800, 1600)  # pixels
 # Jenkins' htmlpublisher serves reports without scripts, inline styles or external resources.

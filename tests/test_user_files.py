@@ -269,7 +269,7 @@ EXECUTING = (
     ("run", "--rounds", "1"),
     ("run", "--dry-run"),
     ("compare", "--ab", "threads=1", "threads=2", "-w", "own", "--rounds", "2"),
-    ("doctor", "--aa", "mine", "-b", "fake"),
+    ("doctor", "--ceilings", "-b", "fake", "-d", "cpu"),
     ("list", "workloads"),
     ("list", "suites"),
 )

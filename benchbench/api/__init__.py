@@ -25,8 +25,7 @@ MODULES = {  # module of this package → its functions
     "functions": ("check_claim", "measure", "measure_ab"),
     "machines": ("fleet",),
     "measuring": (
-        *("check", "compare_ab", "devices", "doctor", "dry_run"),
-        *("measure_ceilings", "measure_noise", "run", "run_model", "selftest"),
+        *("check", "compare_ab", "devices", "doctor", "dry_run", "measure_ceilings", "run", "run_model"),
     ),
     "stored": (
         *("baseline_set", "folder", "frame", "load", "merge", "profile", "report", "share_run", "validate"),

@@ -10,8 +10,7 @@ from typing import Any, Unpack
 from benchbench.analyse import metrics
 from benchbench.diagnosis import measuring
 from benchbench.diagnosis.findings import Finding
-from benchbench.diagnosis.measuring import Ceilings, Selftest
-from benchbench.diagnosis.noise import Noise
+from benchbench.diagnosis.measuring import Ceilings
 from benchbench.environments.interpreters import absolute_interpreters
 from benchbench.errors import member
 from benchbench.gate.checking import CheckedRun, CheckOptions, run_check
@@ -222,23 +221,6 @@ def doctor() -> list[Finding]:
     return measuring.examine_machine()
 
 
-@takes_keywords(without=("model", "input", "weights", "max_error", "tags"))
-def measure_noise(
-    suite: Names = "quick",
-    *,
-    observer: RunObserver | None = None,
-    options: MeasureOptions | None = None,
-    **keywords: Unpack[MeasureKeywords],
-) -> list[Noise]:
-    """Noise of a suite's cases on this machine, as `accelbench doctor --aa SUITE` measures it.
-
-    The suite is measured in twice its rounds and compared with itself; nothing is stored. Raises UsageError,
-    NothingToMeasure.
-    """
-    request = requested_options(measure_noise, suite, keywords, options)
-    return measuring.measure_noise(request, observer or RunObserver())
-
-
 @takes_keywords(only=("backends", "pythons", "devices", "dtypes", "threads", "wait_s"))
 def measure_ceilings(
     *,
@@ -252,18 +234,3 @@ def measure_ceilings(
     """
     request = requested_options(measure_ceilings, (), keywords, options)
     return measuring.measure_ceilings(request, observer or RunObserver())
-
-
-@takes_keywords(only=("backends", "pythons", "threads", "wait_s"))
-def selftest(
-    *,
-    observer: RunObserver | None = None,
-    options: MeasureOptions | None = None,
-    **keywords: Unpack[MeasureKeywords],
-) -> Selftest:
-    """Measure work of known length and compare the results with it: `accelbench doctor --selftest`.
-
-    Raises UsageError.
-    """
-    request = requested_options(selftest, (), keywords, options)
-    return measuring.run_selftest(request, observer or RunObserver())

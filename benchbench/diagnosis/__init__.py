@@ -1,1 +1,1 @@
-"""Diagnose the machine: conditions that distort measurements, its best rates, its noise, a self-test."""
+"""Diagnose the machine: conditions that distort measurements, and its best rates."""

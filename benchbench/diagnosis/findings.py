@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from importlib.metadata import distributions
 from pathlib import Path
 
-from benchbench.diagnosis.checks import cpu, gpu
-from benchbench.diagnosis.checks.base import Check, Host, Level
-from benchbench.diagnosis.checks.cpu import wall_clock
+from benchbench.diagnosis import checks
+from benchbench.diagnosis.checks import Check, Host, Level
 from benchbench.machine.environment import default_threads
 from benchbench.machine.kernel import allowed_cpus
 from benchbench.machine.nvml import Nvml
@@ -23,192 +22,162 @@ from benchbench.model.device import NOT_VERIFIED
 CHECKS = (
     Check(
         "load",
-        cpu.system_load,
+        checks.system_load,
         "other work takes cores from a step: it is slower, and unevenly so",
         "end it, or measure when it has finished",
     ),
     Check(
         "steal",
-        cpu.steal,
+        checks.steal,
         "other guests of this machine's host take time from a step",
         "measure at another time, or on a dedicated machine",
     ),
     Check(
         "CPU quota",
-        cpu.quota,
+        checks.quota,
         "threads beyond the quota are stopped together until its next period",
         "give --threads no more than the quota, or raise it",
     ),
     Check(
         "CPU throttling",
-        cpu.throttling,
+        checks.throttling,
         "the quota stopped this process's group: steps in between are long",
         "raise the quota, or give fewer --threads",
     ),
     Check(
         "CPU governor",
-        cpu.governor,
+        checks.governor,
         "the clock follows the load: the first blocks are slow, later ones vary",
         "sudo cpupower frequency-set -g performance",
     ),
     Check(
         "CPU turbo",
-        cpu.turbo,
+        checks.turbo,
         "the clock depends on heat and on how many cores work: order and length of cases show",
         "echo 1 | sudo tee /sys/devices/system/cpu/intel_pstate/no_turbo"
         " (other drivers: echo 0 into cpufreq/boost)",
     ),
     Check(
         "CPU clock limit",
-        cpu.clock_limit,
+        checks.clock_limit,
         "the CPU is slower than it can be: not comparable with one that is not limited",
         "sudo cpupower frequency-set -u with the highest clock",
     ),
     Check(
         "CPU siblings",
-        cpu.siblings,
+        checks.siblings,
         "two threads share a core's units: dense arithmetic gains nothing and varies",
         "give --threads the number of cores",
     ),
     Check(
         "memory nodes",
-        cpu.numa,
+        checks.numa,
         "memory of another node is slower: where pages land changes the time",
         "numactl --cpunodebind=0 --membind=0 accelbench run …",
     ),
     Check(
         "memory",
-        cpu.available,
+        checks.available_memory,
         "a large case is ended by the kernel, or makes others give way",
         "end what uses it, or choose smaller sizes with -p",
     ),
     Check(
         "swap",
-        cpu.swap,
+        checks.swap,
         "what was put there comes back page by page, in the middle of a step",
         "sudo swapoff -a, once there is memory for it",
     ),
     Check(
         "memory pressure",
-        cpu.memory_pressure,
+        checks.memory_pressure,
         "steps wait while the kernel looks for free pages",
         "end what uses memory",
     ),
     Check(
         "huge pages",
-        cpu.huge_pages,
+        checks.huge_pages,
         "a page fault may wait until a huge page is free",
         "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/defrag",
     ),
     Check(
         "shared memory",
-        cpu.shared_memory,
+        checks.shared_memory,
         "workers of an input pipeline hand over batches there, and ranks tensors: without room they fail",
         "docker run --shm-size=8g; in Kubernetes, a volume emptyDir: {medium: Memory} at /dev/shm",
     ),
     Check(
         "temporary folder",
-        cpu.temporary,
+        checks.temporary_space,
         "compile caches are kept there: without room, compiled modes fail",
         "free space there, or name another folder in TMPDIR",
     ),
     Check(
         "clock source",
-        cpu.source,
+        checks.clock_source,
         "reading the time is a call into the kernel: blocks are longer, and cost more",
         "dmesg | grep -i clocksource says why the processor's counter is not used",
     ),
     Check(
-        "clock resolution",
-        cpu.resolution,
-        "short blocks are timed coarsely",
-        "as for the clock source",
-    ),
-    Check(
-        "wall clock",
-        cpu.synchronised,
-        "runs may be stored in the wrong order of time; durations are not affected",
-        "sudo timedatectl set-ntp true",
-    ),
-    Check(
-        "CPU counters",
-        cpu.perf,
-        "profiles have no hardware counters; times are not affected",
-        "sudo sysctl kernel.perf_event_paranoid=2",
-    ),
-    Check(
         "CPU energy",
-        cpu.energy,
+        checks.cpu_energy,
         "energy_j of a CPU is null; times are not affected",
         "where counters exist: sudo chmod a+r /sys/class/powercap/intel-rapl:*/energy_uj"
         " (it shows others what the CPU does: CVE-2020-8694)",
     ),
     Check(
-        "GPU counters",
-        cpu.gpu,
-        "profiles have no GPU counters; times are not affected",
-        "NVreg_RestrictProfilingToAdminUsers=0, as on NVIDIA's ERR_NVGPUCTRPERM page",
-    ),
-    Check(
         "GPUs",
-        gpu.present,
+        checks.gpus_present,
         "clocks, power, throttling and energy of a GPU are not recorded",
         "install the driver of the NVIDIA GPU, if there is one",
     ),
     Check(
         "CUDA libraries",
-        gpu.cuda_libraries,
+        checks.cuda_libraries,
         "a framework may load libraries of the other version: it fails to start, or finds no GPU",
         "pip install -e '.[nvidia]' in a new environment, for torch, JAX and ONNX Runtime; "
         "accelbench env create tensorflow --variant cuda, for TensorFlow",
     ),
     Check(
         "AMD GPUs",
-        gpu.of_amd,
+        checks.amd_gpus,
         f"{NOT_VERIFIED}; without amdsmi, their clocks, power and energy are not recorded",
         "install ROCm's package amdsmi beside accelbench",
     ),
     Check(
         "GPU processes",
-        gpu.processes,
+        checks.gpu_processes,
         "they share the GPU's units, memory and power with the step",
         "end them, or choose another GPU with CUDA_VISIBLE_DEVICES",
     ),
     Check(
         "GPU clocks",
-        gpu.clocks,
+        checks.gpu_clocks,
         "the GPU is slower than it can be, though steadier: compare only with the same setting",
         "full speed: sudo nvidia-smi -rac -rgc; steadiest: sudo nvidia-smi -lgc MHZ,MHZ, a sustainable clock",
     ),
     Check(
         "GPU power limit",
-        gpu.power,
+        checks.gpu_power,
         "sustained work is slower than the GPU's default allows",
         "sudo nvidia-smi -pl WATTS, the default",
     ),
     Check(
         "GPU heat",
-        gpu.heat,
+        checks.gpu_heat,
         "the clock falls while a case runs: later blocks are slower",
         "let it cool, and check its airflow",
     ),
     Check(
         "GPU persistence",
-        gpu.persistence,
+        checks.gpu_persistence,
         "each process loads the driver again: cold starts are longer, clocks begin low",
         "sudo nvidia-smi -pm 1",
     ),
     Check(
         "GPU slices",
-        gpu.slices,
+        checks.gpu_slices,
         "a slice has a part of the GPU; power, clocks and energy are the whole GPU's",
         "sudo nvidia-smi -mig 0",
-    ),
-    Check(
-        "GPU ECC",
-        gpu.ecc,
-        "correcting memory errors costs some GPUs bandwidth: compare only with the same setting",
-        "none is needed",
     ),
 )
 
@@ -263,8 +232,6 @@ def this_host(nvml: Nvml | str, sleep: Callable[[float], None] = time.sleep) -> 
         after=pause.after,
         busiest=pause.busiest,
         nvml=nvml,
-        clock=time.perf_counter,
-        synchronised=wall_clock(),
         temporary=temporary,
         free_bytes=_free_bytes(temporary),
         shared_bytes=_free_bytes(root / "dev/shm"),

@@ -1,4 +1,4 @@
-"""Measurements of `accelbench doctor`: the best rates of devices, a suite's noise, the self-test."""
+"""Findings of `accelbench doctor`, and its measurement of the best rates of devices."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from pathlib import Path
 
 from benchbench.analyse.roofline import CEILINGS_COMMAND, Ceiling, measured_roofs
 from benchbench.analyse.rows import probed_version_and_model
-from benchbench.diagnosis import ceilings, noise, selftest
+from benchbench.diagnosis import ceilings
 from benchbench.diagnosis.findings import Finding, examine, this_host
-from benchbench.errors import AccelbenchError, NothingToMeasure, UnreadableInput, UsageError
+from benchbench.errors import AccelbenchError, NothingToMeasure, UnreadableInput
 from benchbench.launch.pool import WorkerPool
-from benchbench.launch.project import no_code
 from benchbench.machine import amdsmi, nvml
 from benchbench.model.case import Case
 from benchbench.model.options import MeasureOptions
@@ -35,19 +34,6 @@ class Ceilings:
     path: Path
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Selftest:
-    """Results of the self-test. `notes`: why a target has no result for a device."""
-
-    results: Sequence[selftest.Result]
-    notes: Sequence[str]
-
-    @property
-    def passed(self) -> bool:
-        """True if every result is right."""
-        return all(result.passed for result in self.results)
-
-
 def examine_machine() -> list[Finding]:
     """Run the checks of this machine, worst finding first."""
     gpus = _connect_gpus()
@@ -56,20 +42,6 @@ def examine_machine() -> list[Finding]:
     finally:
         if not isinstance(gpus, str):
             gpus.close()
-
-
-def measure_noise(options: MeasureOptions, observer: RunObserver) -> list[noise.Noise]:
-    """Measure a suite in twice its rounds and compare the two halves; nothing is stored.
-
-    Raises UsageError, NothingToMeasure.
-    """
-    noise_request, targets = request.request_on_targets(options)
-    doubled = replace(noise_request, policy=noise.double_rounds(noise_request.policy))
-    side = Side(targets=targets, settings=noise_request.settings)
-    with measuring([side], noise_request.wait_s, None, observer) as measurer:
-        info = measurer.plan(doubled)
-        (records,) = measurer.record([info])
-    return noise.case_noise(info, records)
 
 
 def measure_ceilings(options: MeasureOptions, observer: RunObserver) -> Ceilings:
@@ -157,28 +129,6 @@ def _store(info: RunInfo, rates: Sequence[Ceiling]) -> Path:
     return path
 
 
-def run_selftest(options: MeasureOptions, observer: RunObserver) -> Selftest:
-    """Measure spins of known length on the host, and on devices if there are any or backends are selected.
-
-    Raises UsageError.
-    """
-    if len(options.threads) > 1:
-        raise UsageError("The self-test spins with one number of threads.", "Give --threads one number.")
-    is_selected = bool(options.backends or options.pythons)
-    devices = replace(options, backends=options.backends or ("torch",)) if is_selected or _has_gpu() else None
-    targets = request.requested_targets(devices) if devices else []
-    side = Side(targets=targets, settings=request.settings(options), code=no_code())
-    with measuring([side], options.wait_s, None, observer, here=True) as measurer:
-        (pool,) = measurer.pools
-        measurer.begin()
-        observer.note("spinning on the host")
-        host = selftest.run_trials("host", None, selftest.HOST, pool.run_job)
-        if devices:
-            observer.note("looking for devices, and spinning on them")
-        on_devices, notes = selftest.on_devices(pool)
-    return Selftest(results=[*host, *on_devices], notes=notes)
-
-
 def _connect_gpus() -> nvml.Nvml | str:
     """The counters of NVIDIA's GPUs, else of AMD's; the reason of the former if there are none."""
     gpus = nvml.connect()
@@ -186,13 +136,3 @@ def _connect_gpus() -> nvml.Nvml | str:
         return gpus
     of_amd = amdsmi.connect()
     return gpus if isinstance(of_amd, str) else of_amd
-
-
-def _has_gpu() -> bool:
-    gpus = nvml.connect()
-    if isinstance(gpus, str):
-        return False
-    try:
-        return gpus.count() > 0
-    finally:
-        gpus.close()

@@ -1,4 +1,4 @@
-"""Results of `doctor` as documents: checks of the machine, ceilings, self-test, and noise of a suite."""
+"""Results of `doctor` as documents: checks of the machine, and ceilings."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from dataclasses import asdict
 from typing import Any
 
 from benchbench.analyse.roofline import MEMORY, Ceiling
-from benchbench.diagnosis.checks.base import Level
+from benchbench.diagnosis.checks import Level
 from benchbench.diagnosis.findings import Finding
-from benchbench.diagnosis.noise import Noise, suggest_threshold
-from benchbench.diagnosis.selftest import Result
 from benchbench.documents.document import (
     Cell,
     Column,
@@ -23,8 +21,7 @@ from benchbench.documents.document import (
     number_or_dash,
     table,
 )
-from benchbench.format import count_of, percent
-from benchbench.judging.comparison import THRESHOLD
+from benchbench.format import count_of
 from benchbench.machine.peaks import peaks
 from benchbench.model.case import Dtype
 
@@ -101,73 +98,3 @@ def _share_of_datasheet(ceiling: Ceiling) -> float | None:
     is_memory = ceiling.quantity == MEMORY
     peak = datasheet.bytes_per_s if is_memory else datasheet.flops_peak(Dtype(ceiling.quantity))
     return ceiling.rate / peak if peak else None
-
-
-def selftest_document(results: Sequence[Result], notes: Sequence[str]) -> Document:
-    """Number of passed checks, then a row per result."""
-    count = sum(result.passed for result in results)
-    return Document(
-        name="selftest",
-        title="Self-test",
-        answer=(Cell((f"{count} of {len(results)} pass",)),),
-        tables=(table(map(_result_row, results), notes=notes),),
-        data={"results": [asdict(result) for result in results], "notes": notes},
-    )
-
-
-def _result_row(result: Result) -> dict[str, Content]:
-    return {
-        "result": Cell(("pass",), Tone.GOOD) if result.passed else Cell(("fail",), Tone.BAD),
-        "on": result.where,
-        "spin": result.spin,
-        "of": result.of,
-        "asked": number(result.asked_s, "s"),
-        "truth": number_or_dash(result.truth_s, "s"),
-        "measured": number_or_dash(result.measured_s, "s"),
-        "error": number_or_dash(result.error, "%"),
-        "limit": number(result.limit, "%"),
-        "attempts": result.attempts,
-        "note": result.note,
-    }
-
-
-def noise_document(noise: Sequence[Noise]) -> Document:
-    """Number of false alarms, a row per case, and a suggested threshold."""
-    alarms = sum(case_noise.alarm for case_noise in noise)
-    summary = f"{count_of(alarms, 'alarm')} in {count_of(len(noise), 'case')} at {percent(THRESHOLD)}"
-    return Document(
-        name="noise",
-        title="A suite against itself",
-        answer=(Cell((summary,)),),
-        tables=(table(map(_noise_row, noise), notes=[_threshold_note(noise)]),),
-        data={
-            "cases": [asdict(case_noise) for case_noise in noise],
-            "alarms": alarms,
-            "at_threshold": THRESHOLD,
-            "suggested_threshold": suggest_threshold(noise),
-        },
-    )
-
-
-def _noise_row(noise: Noise) -> dict[str, Content]:
-    return {
-        "case": noise.case,
-        "processes": noise.processes,
-        "cv": number_or_dash(noise.cv if noise.cv is None else round(noise.cv, 12), "%"),
-        "detectable": number_or_dash(noise.detectable, "%"),
-        "ratio": number_or_dash(noise.ratio, "×"),
-        "threshold": number_or_dash(noise.threshold, "%"),
-        "note": Cell(("alarm",), Tone.BAD) if noise.alarm else noise.reason,
-    }
-
-
-def _threshold_note(noise: Sequence[Noise]) -> str:
-    suggested = suggest_threshold(noise)
-    if suggested is None:
-        return "too noisy for any threshold: accelbench doctor shows what disturbs, more rounds help"
-    noisier = sum(
-        case_noise.threshold is not None and case_noise.threshold > suggested for case_noise in noise
-    )
-    verb = "is" if noisier == 1 else "are"
-    beyond = f"; {count_of(noisier, 'case')} {verb} noisier" if noisier else ""
-    return f"suggested: --threshold {100 * suggested:g}%{beyond}"

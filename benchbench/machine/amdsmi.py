@@ -72,7 +72,6 @@ class Amdsmi:
             default_power_limit_w=_scaled(cap.get("default_power_cap"), 1e-6),
             slowdown_c=None,
             persistent=None,
-            ecc=None,
             mig=None,
         )
 

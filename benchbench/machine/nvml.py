@@ -53,7 +53,6 @@ class GpuSettings:
     default_power_limit_w: float | None
     slowdown_c: int | None  # temperature at which the hardware slows down
     persistent: bool | None
-    ecc: bool | None
     mig: bool | None
 
 
@@ -140,7 +139,6 @@ class Pynvml:
         gpu, nvml, query = self._gpus[index], self._nvml, self._query
         modes = {
             "persistent": query("GetPersistenceMode", gpu),
-            "ecc": query("GetEccMode", gpu),
             "mig": query("GetMigMode", gpu),
         }
         current = {name: mode[0] if isinstance(mode, list | tuple) else mode for name, mode in modes.items()}

@@ -139,17 +139,15 @@ def measuring(
     results: Path | None,
     observer: RunObserver,
     transport: Callable[[Settings, UserCode | None], Transport] = LocalTransport,
-    *,
-    here: bool = False,
 ) -> Iterator[Measurer]:
     """Check free space and other load, start a pool for each side, and yield the measurer.
 
     `wait_s`: longest wait for an idle machine; None: do not wait. `results`: folder for runs; None: store
-    nothing. `here`: whether this process itself is timed too. Raises UsageError, CannotWrite.
+    nothing. Raises UsageError, CannotWrite.
     """
     if results is not None:
         selectors.follow_stored_ids(results)
-    targets = [] if here else [target for side in sides for target in side.targets]
+    targets = [target for side in sides for target in side.targets]
     with (
         machine_ready(targets, wait_s, results, observer) as warn_of_disturbances,
         open_pools(sides, observer, transport) as pools,
@@ -370,12 +368,11 @@ def machine_ready(
 
     Waits for at most `wait_s`, then continues with a note. Without `wait_s`, yields a function that notes
     disturbances so far: call it before timing, so that frameworks are imported meanwhile. If all `targets`
-    have virtual time, other load is not checked. Empty `targets`: this process itself is timed. Raises
-    CannotWrite.
+    have virtual time, other load is not checked. Raises CannotWrite.
     """
     check_space(results, Path(tempfile.gettempdir()), observer.note)
     presence = Presence(presence_folder())
-    checks_load = not targets or not all(is_virtual(target.backend) for target in targets)
+    checks_load = not all(is_virtual(target.backend) for target in targets)
     if checks_load and wait_s:
         wait_for_idle(presence, wait_s, observer.note)
     since = beginning()

@@ -22,7 +22,6 @@ from benchbench.model.measurement import Failure
 from benchbench.model.placement import ALONE, Spread, World
 from benchbench.model.profile import Profile
 from benchbench.model.user_model import ModelSpec
-from benchbench.timing import spin
 from benchbench.timing.sampling import Turns
 from benchbench.traces import xla
 from benchbench.traces.spans import Recording, Unread
@@ -410,7 +409,6 @@ ANSWERS: dict[str, Callable[[Backend, Message], Message]] = {  # by kind of job
     "trace": lambda backend, job: {"losses": loss_trace(backend, job)},
     "profile": profile_job,
     "read": read_trace_job,
-    "spin": spin.measure_spin,
     "look": inspect_call,
     "agree": compare_calls,
 }
