@@ -142,9 +142,7 @@ class OnnxRuntime(ExportingBackend):
             },
         }
     )
-    start_up = StartUp(
-        import_s=4.0, call_s=0.9, layer_s=0.025, weight_s=1.1e-8, warm_fraction=0.2, profile_s=1.0
-    )
+    start_up = StartUp(import_s=4.0, call_s=0.9, layer_s=0.025, warm_fraction=0.2, profile_s=1.0)
 
     def load(self) -> str:
         """Import onnxruntime and torch, and check that models can be exported."""

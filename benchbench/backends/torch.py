@@ -138,7 +138,7 @@ class Torch(Backend):
     distributions = ("torch",)
     requirements = ("torch", "numpy")
     extra = "torch"
-    start_up = StartUp(import_s=2.5, call_s=0.02, layer_s=0.0005, profile_s=0.8, profile_event_s=0.003)
+    start_up = StartUp(import_s=2.5, call_s=0.02, layer_s=0.0005, profile_s=0.8)
     mode_start_ups = MappingProxyType(
         {
             **dict.fromkeys(

@@ -42,16 +42,7 @@ class TorchXla(Backend):
     # torch_xla 2.9.0 is the newest release, and only works with this torch, which its metadata omits.
     requirements = ("torch==2.9.0", "torch_xla==2.9.0", "numpy")
     extra = ""
-    start_up = StartUp(
-        import_s=4.0,
-        call_s=0.2,
-        layer_s=0.025,
-        weight_s=6e-9,
-        unrolls=True,
-        block_s=15e-3,
-        slowdown=1.5,
-        profile_s=2.0,
-    )
+    start_up = StartUp(import_s=4.0, call_s=0.2, layer_s=0.025, profile_s=2.0)
     spread = Spread.DEVICES
     undividable = MappingProxyType(
         {Strategy.PIPELINE: "torch's stages need a process each, and in SPMD one drives all devices"}

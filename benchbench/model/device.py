@@ -93,17 +93,11 @@ class Machine:
 class StartUp:
     """Seconds, measured on two cores of a virtual machine; docs/measuring.md has their accuracy.
 
-    The first call of a program takes `call_s`, plus time for each of its layers and each byte of weights.
+    The first call of a program takes `call_s`, plus time for each of its layers.
     """
 
     import_s: float = 3.0  # on one core
     call_s: float = 0.1
     layer_s: float = 0.005
-    weight_s: float = 0.0  # per byte
     warm_fraction: float = 1.0  # of the first call if programs are already compiled
-    unrolls: bool = False  # each step of a recurrent layer is compiled like a layer
-    block_s: float = 1e-3  # shortest block, if the timer costs more than reading a clock
-    slowdown: float = 1.0  # of its steps relative to other backends
     profile_s: float = 0.2  # of the profiler: starting, writing and reading the trace
-    profile_event_s: float = 0.0  # additional time per layer and step
-    profile_calls: int = 1  # first calls of a profiling process

@@ -25,9 +25,8 @@ from benchbench.model.measurement import Cost
 from benchbench.model.placement import Placement
 from benchbench.model.run import Policy
 from benchbench.timing.policy import for_accelerator, profiled_steps
-from benchbench.workloads.base import Training, Workload
+from benchbench.workloads.base import Workload
 from benchbench.workloads.network import Network
-from benchbench.workloads.operations.recurrent import Recurrent
 
 CACHE_SIZE = 4096  # cached workloads and costs, which all targets, modes and dtypes share
 
@@ -93,10 +92,10 @@ SLOWER = {Dtype.FLOAT64: 2.0, Dtype.FLOAT16: 4.0, Dtype.BFLOAT16: 4.0}  # multip
 NETWORK = 1.5  # a network's time divided by that of its matrix products
 CORES = 2
 FORK_S = 0.1  # to start a process, and for all stages not listed here
-DRAW_S = 3.5e-9  # per byte of inputs and weights, to generate it and copy it to the device
+MIN_BLOCK_S = 1.4e-3  # a block has a power of two of steps and lasts at least 1 ms
+DRAW_S = 3.5e-9  # per byte of inputs or weights, to generate it and copy it to the device
 WITH_LEAD_IN = 1.4  # a turn with its untimed first steps, stopping and waking, divided by its timed part
 REFERENCE_S, NETWORK_REFERENCE_S = 0.2, 1.0  # reference in float64 of an operation and of a network
-REFERENCE_BYTE_S = 6e-9  # per byte of a network's weights, to generate it and multiply with it
 TRAINED_S = 1.5  # to verify training at a small size, without compilation
 
 Classes = Mapping[tuple[str, str], DeviceClass]  # by target and device
@@ -134,7 +133,7 @@ def run_estimate(
         importing=_import_s(cases, policy.rounds if policy.reimports else 1),
         verifying=_verification_s(cases),
         measuring=max(measuring, policy.budget_s or 0.0),
-        profiling=sum(_profile_s(case, _class_of(case, classes)) for case in cases) if profile else 0.0,
+        profiling=sum(_profile_s(case, classes) for case in cases) if profile else 0.0,
     )
 
 
@@ -144,12 +143,10 @@ def process_s(case: Case, policy: Policy, classes: Classes, *, first: bool = Fal
         return FORK_S
     if case.is_call:  # unknown duration: assume that of most calls
         return FORK_S + policy.warmup_min_s + policy.max_s
-    device_class = _class_of(case, classes)
-    step = _step_s(case, device_class)
-    if device_class is DeviceClass.ACCELERATOR:
+    if classes[case.target, case.device] is DeviceClass.ACCELERATOR:
         policy = for_accelerator(policy)
-    again = 2 if case.phase is Phase.TRAIN else 0  # steps with other inputs, for verification
-    return _prepared_s(case, first=first) + _timing_s(case, step, policy) + again * step
+    step = _step_s(case, classes)
+    return _prepared_s(case, first=first) + _timing_s(step, policy)
 
 
 def device_classes(probes: Iterable[Probe]) -> dict[tuple[str, str], DeviceClass]:
@@ -167,34 +164,41 @@ def _rounds_s(case: Case, policy: Policy, classes: Classes, earlier_s: float | N
 
 
 def _prepared_s(case: Case, *, first: bool) -> float:
-    """Seconds before timing, and to generate the inputs of the check afterwards."""
-    startup = start_up(case)
-    call = startup.call_s + startup.layer_s * _layers(case) + startup.weight_s * _weight_bytes(case)
-    return FORK_S + 2 * DRAW_S * _drawn_bytes(case) + call * (1.0 if first else startup.warm_fraction)
+    """Seconds before timing. The first process of a run compiles what later ones may find in a cache."""
+    compiling_s = _compile_s(case) * (1.0 if first else _start_up(case).warm_fraction)
+    work = instance(case)
+    drawn_bytes = cost_of(case).bytes
+    if isinstance(work, Network):
+        drawn_bytes = 2 * _weight_bytes(work, work.placement)
+    return FORK_S + DRAW_S * drawn_bytes + compiling_s
 
 
-def _timing_s(case: Case, step: float, policy: Policy) -> float:
+def _compile_s(case: Case) -> float:
+    startup = _start_up(case)
+    return startup.call_s + startup.layer_s * _layers(case)
+
+
+def _timing_s(step: float, policy: Policy) -> float:
     """Seconds of warm-up and turns."""
-    min_block_s = start_up(case).block_s
-    block = max(step, 1.4 * min_block_s)  # a power of two of steps, so between one and two times the minimum
+    block = max(step, MIN_BLOCK_S)
     windows_s = 8 / 3 * min(max(3 * block, policy.window_s), 20 * block)  # windows overlap, as in warm_up
     warm = min(max(policy.warmup_min_s, windows_s), max(policy.warmup_max_s, policy.warmup_min_blocks * step))
     turns = policy.cycles * max(WITH_LEAD_IN * policy.turn_s, step)
     return warm + min(turns, max(policy.max_s, policy.min_cycles * step))
 
 
-def _step_s(case: Case, device_class: DeviceClass) -> float:
+def _step_s(case: Case, classes: Classes) -> float:
+    device_class = classes[case.target, case.device]
     cost = cost_of(case)
-    flops, moved_bytes = cost.flops / FLOPS[device_class], cost.bytes / BYTES[device_class]
     slower = SLOWER.get(case.computes_in, 1.0) if device_class is DeviceClass.CPU else 1.0
     network = NETWORK if _layers(case) else 1.0
-    return max(flops * slower, moved_bytes) * start_up(case).slowdown * network
+    return network * max(slower * cost.flops / FLOPS[device_class], cost.bytes / BYTES[device_class])
 
 
 def _import_s(cases: Iterable[Case], rounds: int) -> float:
     """Seconds to import frameworks in all rounds, in parallel as far as there are cores."""
     templates = {
-        (case.target, case.threads, *sorted(case.environment.items())): start_up(case) for case in cases
+        (case.target, case.threads, *sorted(case.environment.items())): _start_up(case) for case in cases
     }
     import_times = [startup.import_s for startup in templates.values()]
     return max([rounds * sum(import_times) / CORES, *import_times])
@@ -204,54 +208,26 @@ def _verification_s(cases: Sequence[Case]) -> float:
     """Seconds of verification before timing: a reference per work, and training at a small size."""
     computed = [case for case in cases if not backend_class(case.backend).virtual]
     works = {case.work: case for case in computed}.values()
-    references = sum(map(_reference_s, works))
-    training = {
-        (case.id, case.target): TRAINED_S + _compile_s(case) for case in computed if case.phase is Phase.TRAIN
-    }
-    return references + sum(training.values()) / CORES
+    references = sum(NETWORK_REFERENCE_S if _layers(case) else REFERENCE_S for case in works)
+    training = sum(TRAINED_S + _compile_s(case) for case in computed if case.phase is Phase.TRAIN)
+    return references + training / CORES
 
 
-def _reference_s(case: Case) -> float:
-    weights = _weight_bytes(case)
-    return NETWORK_REFERENCE_S + REFERENCE_BYTE_S * weights if weights else REFERENCE_S
+def _profile_s(case: Case, classes: Classes) -> float:
+    step = max(_step_s(case, classes), 1e-6)
+    return _prepared_s(case, first=False) + _start_up(case).profile_s + 2 * profiled_steps(step) * step
 
 
-def _compile_s(case: Case) -> float:
-    startup = start_up(case)
-    return startup.call_s + startup.layer_s * _layers(case)
-
-
-def _profile_s(case: Case, device_class: DeviceClass) -> float:
-    startup = start_up(case)
-    step = max(_step_s(case, device_class), 1e-6)
-    count = profiled_steps(step)
-    steps = 2 * count * step
-    prepared = _prepared_s(case, first=False) + (startup.profile_calls - 1) * _compile_s(case)
-    events = count * max(_layers(case), 1)
-    return prepared + steps + startup.profile_s + startup.profile_event_s * events
-
-
-def start_up(case: Case) -> StartUp:
+def _start_up(case: Case) -> StartUp:
     """Start-up times of the case's backend in the case's mode."""
     backend = backend_class(case.backend)
     return backend.mode_start_ups.get(case.mode, backend.start_up)
 
 
 def _layers(case: Case) -> float:
-    """Number of layer applications in a step; training counts three times."""
-    sized = instance(case)
-    if isinstance(sized, Network):
-        return _passes(sized, sized.placement)
-    if isinstance(sized, Recurrent) and start_up(case).unrolls:
-        return sized.length
-    return 0
-
-
-def _weight_bytes(case: Case) -> float:
-    sized = instance(case)
-    if not isinstance(sized, Network):
-        return 0
-    return case.computes_in.itemsize * _weights(sized, sized.placement)
+    """Number of layer applications in a step of a network; training counts three times. 0 for operations."""
+    work = instance(case)
+    return _passes(work, work.placement) if isinstance(work, Network) else 0
 
 
 # Networks with different placements compare equal, so the placement is part of the key.
@@ -261,16 +237,6 @@ def _passes(network: Network, _placement: Placement) -> float:
 
 
 @lru_cache(maxsize=CACHE_SIZE)
-def _weights(network: Network, _placement: Placement) -> int:
-    return sum(math.prod(weight.shape) for weight in network.weights().values())
-
-
-def _drawn_bytes(case: Case) -> float:
-    sized = instance(case)
-    if isinstance(sized, Training) and (parameters := sized.state_bytes(case.computes_in)[0]):
-        return parameters
-    return _weight_bytes(case) or cost_of(case).bytes / 2  # a step writes about as much as it reads
-
-
-def _class_of(case: Case, classes: Classes) -> DeviceClass:
-    return classes[case.target, case.device]
+def _weight_bytes(network: Network, _placement: Placement) -> int:
+    """Bytes of the weights in float32."""
+    return sum(4 * math.prod(weight.shape) for weight in network.weights().values())
