@@ -205,3 +205,17 @@ def test_commands_print_only_through_the_screen_module() -> None:
 def test_the_architecture_page_has_the_current_tree() -> None:
     text = PAGE.read_text()
     assert page_with_tree(text) == text, "python -m tests.architecture_tree updates it"
+
+
+@pytest.mark.real
+def test_importing_every_module_does_not_shadow_functions() -> None:
+    program = (
+        "import pkgutil, importlib, benchbench\n"
+        "for found in pkgutil.walk_packages(benchbench.__path__, 'benchbench.'):\n"
+        "    if not found.name.endswith('__main__'):\n"
+        "        importlib.import_module(found.name)\n"
+        "from benchbench import api\n"
+        "print(*[name for name in api.FUNCTIONS if not callable(getattr(benchbench, name))])\n"
+    )
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert process.stdout.split() == []

@@ -1,17 +1,38 @@
-"""FLOPs of tiny workloads agree with the counters of torch and XLA."""
+"""Counted work: agreement with torch and XLA, fewest multiplications, and notes on executed FLOPs."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from benchbench.backends.base import Backend, backend_class
 from benchbench.backends.jax import Jax
 from benchbench.backends.torch import Torch
 from benchbench.errors import Unsupported
-from benchbench.model.case import Dtype
+from benchbench.model.case import Case, Dtype
+from benchbench.worker.case import unused_work_note
+from benchbench.workloads._conv_layers import Conv, ConvTranspose, saved_by_algorithms, saved_in
+from benchbench.workloads._layers import Dense
 from benchbench.workloads.base import Draw, Workload
-from tests.tiny import WORKS, tiny
+from benchbench.workloads.networks.bert_base import BertBaseTrain
+from benchbench.workloads.networks.dcgan import DcganTrain
+from benchbench.workloads.networks.resnet50 import Resnet50Infer, Resnet50Train
+from benchbench.workloads.operations.attention import Attention, AttentionBackward
+from benchbench.workloads.operations.convolution import (
+    Conv2d,
+    Conv2dBackward,
+    Conv3d,
+    ConvTranspose2d,
+    DepthwiseConv2d,
+)
+from tests.factories import a_case
+from tests.test_contracts import Built
+from tests.tiny import NAMES, WORKS, tiny
 
 
 def masked(products: int) -> Callable[[Any], int]:
@@ -134,3 +155,117 @@ def test_xla_counts_the_same_flops(name: str) -> None:
     traced = jax.jit(program.step).lower(*program.state, *program.inputs).cost_analysis()["flops"]
     excess = traced / work.cost(Dtype.FLOAT32).flops - 1
     assert excess == 0 if name in PRODUCTS_ONLY else 0 < excess < MAX_EXCESS
+
+
+@pytest.mark.parametrize(("m", "r"), [(2, 3), (4, 3), (6, 3), (4, 5), (1, 7)])
+def test_one_dimensional_filters_need_one_multiplication_per_input(m: int, r: int) -> None:
+    assert saved_by_algorithms([(m + r - 1, r, 1, 0)]) == pytest.approx(m * r / (m + r - 1))
+    assert saved_by_algorithms([(m + r - 1, r, 1, 0)] * 2) == pytest.approx((m * r / (m + r - 1)) ** 2)
+
+
+@given(st.integers(1, 12), st.integers(1, 5), st.integers(1, 4), st.integers(0, 5))
+def test_no_bilinear_algorithm_needs_fewer_products(size: int, kernel: int, stride: int, edge: int) -> None:
+    """The rank of a matrix made of the tensor of products is a lower bound of the rank of the tensor."""
+    if size + 2 * edge < kernel:
+        return
+    outputs = (size + 2 * edge - kernel) // stride + 1
+    tensor = np.zeros((outputs, size, kernel))
+    for at in range(outputs):
+        for tap in range(kernel):
+            if 0 <= (place := at * stride + tap - edge) < size:
+                tensor[at, place, tap] = 1
+    ranks = [np.linalg.matrix_rank(np.moveaxis(tensor, axis, 0).reshape(n, -1)) for axis, n in
+             ((0, outputs), (1, size))]  # fmt: skip
+    fewest = max(1, *ranks)
+    assert saved_by_algorithms([(size, kernel, stride, edge)]) == pytest.approx(outputs * kernel / fewest)
+
+
+def test_the_savings_of_convolutions_follow_from_their_sizes() -> None:
+    assert Conv2d().multiplications_saved == Conv2dBackward().multiplications_saved == 9
+    assert Conv3d().multiplications_saved == 27
+    assert DepthwiseConv2d().multiplications_saved == 9
+    assert Conv2d(kernel=1, padding=0, stride=2).multiplications_saved == 1
+    assert ConvTranspose2d().multiplications_saved == 4
+    speech = Conv2d(height=161, width=700, channels=1, kernel_h=5, kernel_w=20, padding=0, stride=2)
+    assert speech.multiplications_saved == pytest.approx((79 * 5 / 161) * (341 * 20 / 700), rel=0.01)
+
+
+def test_the_savings_of_a_network_combine_those_of_its_layers() -> None:
+    conv = Conv(name="conv", inputs=3, outputs=4, kernel=3, size=8)
+    up = ConvTranspose(name="up", inputs=3, outputs=4, kernel=4, stride=2, edge=1, size=8)
+    dense = Dense(name="dense", inputs=5, outputs=6)
+    assert (conv.saved, up.saved) == (9, 4)
+    fewest = 2 * conv.flops(1) / 9 + up.flops(1) / 4 + dense.flops(1)
+    multiplications = 2 * conv.flops(1) + up.flops(1) + dense.flops(1)
+    assert saved_in([(2, conv), (1, up), (1, dense)]) == pytest.approx(multiplications / fewest)
+    assert saved_in([]) == 1
+
+
+def test_the_savings_of_networks_follow_from_their_layers() -> None:
+    assert BertBaseTrain().multiplications_saved == 1
+    assert 1.5 < Resnet50Infer().multiplications_saved < 2.5  # half of its products belong to 1 × 1 filters
+    assert Resnet50Train().multiplications_saved == pytest.approx(
+        Resnet50Infer().multiplications_saved, rel=0.05
+    )
+    assert DcganTrain().multiplications_saved == pytest.approx(4, rel=0.2)
+
+
+EXECUTE_UNUSED = (
+    "conv2d_backward",
+    "linear_backward",
+    "conv_transpose2d_backward",
+    "depthwise_conv2d_backward",
+)
+
+
+def backend(name: str) -> Backend:
+    return backend_class(name)()
+
+
+def notes_of(name: str, target: str, mode: str) -> list[str]:
+    work = tiny(name)
+    case: Case = a_case(workload=name, params=work.params, target=target, backend=target, mode=mode)
+    return [note.text for note in unused_work_note(backend(target), case, work)]
+
+
+@pytest.mark.parametrize("name", EXECUTE_UNUSED)
+def test_an_uncounted_forward_pass_is_noted(name: str) -> None:
+    line = "executes 1.50× the FLOPs that are counted: a forward pass, which these gradients do not need"
+    for target, mode in (("torch", "eager"), ("torch", "compile"), ("tensorflow", "eager")):
+        assert notes_of(name, target, mode) == [line]
+    for target, mode in (
+        ("tensorflow", "function"),
+        ("tensorflow", "xla"),
+        ("jax", "jit"),
+        ("torch_xla", "lazy"),
+    ):
+        assert notes_of(name, target, mode) == []
+
+
+def test_a_forward_pass_needed_by_gradients_is_not_noted() -> None:
+    with_note = {name for name in NAMES if notes_of(name, "torch", "eager")}
+    assert with_note >= set(EXECUTE_UNUSED)
+    assert not with_note & {
+        "attention_backward",
+        "layer_norm_backward",
+        "gemm",
+        "conv2d",
+        "conv2d_backward_data",
+    }
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("kind", [Attention, AttentionBackward])
+def test_products_of_all_pairs_under_a_causal_mask_are_noted(kind: type[Attention]) -> None:
+    causal, full = (replace(kind().tiny(), causal=causal) for causal in (True, False))
+    for framework, is_noted in (("jax", True), ("tensorflow", True), ("torch", False)):
+        (causal_notes, full_notes) = (
+            Built(framework, work, Dtype.FLOAT32).program.notes for work in (causal, full)
+        )
+        assert full_notes == ()
+        assert [note.text for note in causal_notes] == [
+            "executes 1.95× the FLOPs that are counted: all pairs, of which the causal mask leaves half"
+        ] * is_noted
+    pairs = causal.length * (causal.length + 1) / 2
+    causal_flops, full_flops = (work.cost(Dtype.FLOAT32).flops for work in (causal, full))
+    assert full_flops / causal_flops == causal.length**2 / pairs

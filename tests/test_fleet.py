@@ -18,8 +18,16 @@ from benchbench import api
 from benchbench.analyse.digest import digest
 from benchbench.analyse.rows import rows
 from benchbench.cluster.entry import run_on_node
-from benchbench.cluster.fleet import FleetObserver, MachineChoice
-from benchbench.cluster.machines import lost_cases, read_fleet, runs_of, unfinished_cases
+from benchbench.cluster.fleet import FleetObserver, FleetResult, MachineChoice
+from benchbench.cluster.machines import (
+    Absent,
+    FleetInfo,
+    ShareState,
+    lost_cases,
+    read_fleet,
+    runs_of,
+    unfinished_cases,
+)
 from benchbench.cluster.messages import (
     BEGIN_S,
     PERIOD_S,
@@ -33,6 +41,7 @@ from benchbench.cluster.messages import (
     read_json,
 )
 from benchbench.cluster.node import describe_machine
+from benchbench.cluster.receiver import ShareProgress
 from benchbench.documents.fleet import fleet_document, is_incomplete
 from benchbench.documents.run_list import runs_document
 from benchbench.errors import CannotWrite, NothingToMeasure, UnreadableInput, UsageError
@@ -715,3 +724,58 @@ def test_the_process_on_a_machine_ends_with_its_parent(tmp_path: Path) -> None:
     assert processes_in(tmp_path)
     pieces.close()
     assert processes_in(tmp_path) == []
+
+
+DONE = ShareProgress(machine="a", kind="A100", state=ShareState.DONE, run="01M8A", cases=12, finished=12)
+LOST = replace(
+    DONE, machine="b", state=ShareState.LOST, run="01M8B", finished=5, reason="it died", begun_again_on="a"
+)
+AGAIN = replace(DONE, run="01M8C", instead_of="01M8B", cases=7, finished=7)
+FAILED = replace(DONE, machine="c", kind="H100", state=ShareState.FAILED, run="", reason="No backend 'x'.")
+MEASURING = replace(DONE, state=ShareState.MEASURING, finished=3, stage="round 1: gemm(m=8)", failed=1)
+
+
+def a_result(*shares: ShareProgress, absent: tuple[Absent, ...] = ()) -> FleetResult:
+    info = FleetInfo(
+        id="01M8F",
+        started="2026-01-02T03:04:05Z",
+        version="0.1.0",
+        options=MeasureOptions(),
+        suites=(("conv", ""),),
+        machines=(),
+        measuring=(),
+    )
+    return FleetResult(info=info, shares=shares, absent=absent)
+
+
+def test_a_fleet_is_complete_if_lost_cases_were_measured_again() -> None:
+    assert not is_incomplete(a_result(DONE, LOST, AGAIN))
+    assert is_incomplete(a_result(DONE, replace(LOST, begun_again_on="")))
+    assert is_incomplete(a_result(FAILED))
+    assert is_incomplete(a_result(DONE, absent=(Absent(name="d", reason="it did not begin"),)))
+
+
+def test_the_json_of_a_fleet_has_stable_keys() -> None:
+    data = fleet_document(a_result(LOST)).data
+    assert data == snapshot(
+        {
+            "schema": 1,
+            "fleet": "01M8F",
+            "started": "2026-01-02T03:04:05Z",
+            "shares": [
+                {
+                    "machine": "b",
+                    "kind": "A100",
+                    "state": "lost",
+                    "run": "01M8B",
+                    "instead_of": "",
+                    "cases": 12,
+                    "finished": 5,
+                    "failed": 0,
+                    "reason": "it died",
+                    "begun_again_on": "a",
+                }
+            ],
+            "absent": [],
+        }
+    )

@@ -1,5 +1,6 @@
-"""Formatting of numbers and text."""
+"""Formatting of numbers, text and notes."""
 
+import string
 from collections.abc import Callable
 
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchbench import format as fmt
+from benchbench.model.note import CLAUSES, FORMATS, NoteKind, note, plain
 
 # Within the prefixes: outside them digits are lost or zeros appear.
 positive = st.floats(min_value=1e-12, max_value=1e18)
@@ -157,3 +159,40 @@ def test_a_bar_is_proportional_and_never_empty(share: float, length: int) -> Non
     eighths = 8 * text.count("█") + sum(" ▏▎▍▌▋▊▉".index(mark) for mark in text if mark != "█")
     assert 1 <= len(text) <= length
     assert abs(eighths - 8 * length * share) <= max(1 - 8 * length * share, 0.5)
+
+
+SAMPLES = {"count": 2, "rounds": 3, "copies": 4, "processes": 2, "samples": 22, "cores": 0.5}
+
+
+@pytest.mark.parametrize("kind", NoteKind)
+def test_every_kind_has_a_sentence(kind: NoteKind) -> None:
+    names = [name for _, name, _, _ in string.Formatter().parse(CLAUSES[kind]) if name]
+    data = {name: 0.5 if name in FORMATS else SAMPLES.get(name, name) for name in names}
+    text = note(kind, **data).text
+    assert text
+    assert not {"{", "}"} & set(text)
+
+
+def test_a_clause_omits_the_label_of_the_note() -> None:
+    cause = note(NoteKind.OTHER_PROCESSES, cores=0.53)
+    assert (cause.clause, cause.text) == (
+        "other processes used 0.5 of a core",
+        "contended: other processes used 0.5 of a core",
+    )
+
+
+@pytest.mark.parametrize(
+    ("cores", "text"),
+    [(0.53, "0.5 of a core"), (0.94, "0.9 of a core"), (0.96, "1.0 cores"), (1.62, "1.6 cores")],
+)
+def test_cores_are_shown_as_a_fraction_or_a_number(cores: float, text: str) -> None:
+    assert note(NoteKind.STOLEN_TIME, cores=cores).clause == f"the hypervisor withheld {text}"
+
+
+def test_braces_in_plain_text_are_not_placeholders() -> None:
+    assert plain("{count} of {rounds}").text == "{count} of {rounds}"
+
+
+def test_equal_notes_have_equal_kind_and_data_and_can_be_merged() -> None:
+    notes = [note(NoteKind.RECOMPILED, count=1), note(NoteKind.RECOMPILED, count=2)] * 2
+    assert list(dict.fromkeys(notes)) == notes[:2]

@@ -1,13 +1,20 @@
+"""Facts read from the kernel: CPU time, caches, cgroups, processes, energy, memory, and the machine's id."""
+
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from benchbench.machine import kernel
+from benchbench.machine.environment import machine_id
+from benchbench.model.measurement import Memory
 from tests.machines import Files, tree
 from tests.program import wait_for
 
@@ -213,3 +220,161 @@ def test_without_proc_processes_are_found_by_psutil(tmp_path: Path) -> None:
             os.kill(child, signal.SIGKILL)
     assert kernel.is_stopped(process.pid, absent)
     assert kernel.process_tree(process.pid, absent) == {process.pid}
+
+
+KEY = "0123456789abcdef0123456789abcdef"
+
+
+def an_id(root: Path, key: str = KEY, host: str = "node1", boot: str = "") -> str:
+    return machine_id(
+        tree(root, {"etc/machine-id": f"{key}\n", "proc/sys/kernel/random/boot_id": boot}), host
+    )
+
+
+def test_a_machine_has_the_same_id_each_time_and_others_have_others(tmp_path: Path) -> None:
+    assert an_id(tmp_path) == an_id(tmp_path)
+    assert len({an_id(tmp_path), an_id(tmp_path, host="node2"), an_id(tmp_path, key=KEY[::-1])}) == 3
+
+
+def test_an_id_contains_neither_the_key_nor_the_host(tmp_path: Path) -> None:
+    machine_id = an_id(tmp_path, host="beef")
+    assert len(machine_id) == 16
+    assert int(machine_id, 16)
+    assert KEY[:8] not in machine_id
+
+
+@pytest.mark.parametrize("key", ["", "uninitialized"])
+def test_a_container_has_the_id_of_its_machine(tmp_path: Path, key: str) -> None:
+    ids = {an_id(tmp_path, key=key, host=host, boot="f3a1-22\n") for host in ("pod1", "pod2")}
+    assert len(ids) == 1
+    assert an_id(tmp_path, key=key, boot="other") not in ids
+
+
+def test_a_system_without_an_id_has_none(tmp_path: Path) -> None:
+    assert machine_id(tmp_path) == ""
+
+
+def zone(name: str, kind: str, energy: int = 0, span: int = 1000) -> Files:
+    folder = f"{kernel.RAPL}/{name}"
+    return {
+        f"{folder}/name": f"{kind}\n",
+        f"{folder}/energy_uj": f"{energy}\n",
+        f"{folder}/max_energy_range_uj": f"{span}\n",
+    }
+
+
+def test_packages_are_counted_once(tmp_path: Path) -> None:
+    root = tree(
+        tmp_path,
+        zone("intel-rapl:0", "package-0", 7)
+        | zone("intel-rapl:0:0", "core", 5)
+        | zone("intel-rapl:1", "package-1", 8)
+        | zone("intel-rapl:2", "psys", 99)
+        | zone("intel-rapl-mmio:0", "package-0", 7),
+    )
+    packages = kernel.cpu_packages(root)
+    assert not isinstance(packages, str)
+    assert [package.range_uj for package in packages] == [1000, 1000]
+    assert kernel.read_uj(packages) == (7, 8)
+
+
+def test_without_counters_there_is_a_reason(tmp_path: Path) -> None:
+    assert kernel.cpu_packages(tmp_path) == "this machine shows no RAPL counters"
+
+
+def test_a_counter_that_may_not_be_read_has_a_reason(tmp_path: Path) -> None:
+    root = tree(tmp_path, zone("intel-rapl:0", "package-0"))
+    energy = root / kernel.RAPL / "intel-rapl:0/energy_uj"
+    energy.unlink()
+    energy.mkdir()  # even root cannot read it
+    packages = kernel.cpu_packages(root)
+    assert isinstance(packages, str)
+    assert packages.startswith("RAPL counters cannot be read: ")
+
+
+def test_a_removed_counter_has_no_value(tmp_path: Path) -> None:
+    packages = kernel.cpu_packages(tree(tmp_path, zone("intel-rapl:0", "package-0")))
+    assert not isinstance(packages, str)
+    packages[0].path.unlink()
+    assert kernel.read_uj(packages) is None
+
+
+def test_a_counter_overflow_is_handled() -> None:
+    assert kernel.used_j([(900, 10), (100, 20), (200, 20)], (1000, 1000)) == (0.0, 210e-6, 310e-6)
+
+
+def test_without_readings_there_is_no_energy() -> None:
+    assert kernel.used_j([], (1000,)) == ()
+
+
+@given(start=st.integers(0, 999), steps=st.lists(st.integers(0, 999)))
+def test_energy_is_the_sum_of_steps_wherever_the_counter_starts(start: int, steps: list[int]) -> None:
+    counter = list(accumulate(steps, initial=start))
+    joules_used = kernel.used_j([(value % 1000,) for value in counter], (1000,))
+    assert [round(joules * 1e6) for joules in joules_used] == [value - start for value in counter]
+
+
+PROJECT = Path(__file__).parent.parent
+MIB = 2**20
+
+ONE_BIG_THEN_ONE_SMALL = """
+import mmap
+from benchbench.machine import kernel
+
+def spike(size):
+    with mmap.mmap(-1, size) as memory:
+        for page in range(0, size, mmap.PAGESIZE):
+            memory[page] = 1
+
+spike(64 * 2**20)
+reset = kernel.reset_host_peak()
+before = kernel.peak_host(reset).bytes
+spike(16 * 2**20)
+print(kernel.peak_host(reset).bytes - before)
+"""
+
+
+@pytest.mark.skipif(not kernel.CLEAR_REFS.exists(), reason="the peak can be reset on Linux only")
+def test_only_peaks_after_the_reset_count() -> None:
+    command = [sys.executable, "-c", ONE_BIG_THEN_ONE_SMALL]
+    answer = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True, timeout=60)
+    # The kernel counts a process's pages in batches per CPU.
+    assert 14 * MIB < int(answer.stdout) < 24 * MIB
+
+
+def test_the_peak_is_read_in_bytes_or_has_a_reason(tmp_path: Path) -> None:
+    status = tmp_path / "status"
+    assert "No such file" in kernel.peak_host(True, status).reason
+    status.write_text("Name:\tpython\nVmPeak:\t  9000 kB\nVmHWM:\t  2188 kB\nVmRSS:\t  100 kB\n")
+    assert kernel.peak_host(True, status).bytes == 2188 * 1024
+    status.write_text("Name:\tpython\n")
+    assert kernel.peak_host(True, status) == Memory(bytes=None, reason=f"{status} has no VmHWM")
+
+
+def test_resetting_writes_the_value_that_the_kernel_expects(tmp_path: Path) -> None:
+    clear_refs = tmp_path / "clear_refs"
+    clear_refs.touch()
+    assert kernel.reset_host_peak(clear_refs)
+    assert clear_refs.read_bytes() == b"5"
+
+
+def test_an_unreset_peak_has_a_reason_instead_of_a_value() -> None:
+    memory = kernel.peak_host(False)
+    assert memory.bytes is None
+    assert "since the start" in memory.reason
+
+
+def test_a_refused_reset_is_reported_and_creates_no_file(tmp_path: Path) -> None:
+    assert not kernel.reset_host_peak(tmp_path / "clear_refs")
+    assert not kernel.reset_host_peak(Path("/dev/full"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_telemetry_needs_only_the_standard_library() -> None:
+    module = "benchbench.machine.kernel"
+    code = f"import sys; old = set(sys.modules); import {module}; print(*set(sys.modules) - old)"
+    command = [sys.executable, "-c", code]
+    answer = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True, timeout=60)
+    loaded = {name.partition(".")[0] for name in answer.stdout.split()}
+    assert "benchbench" in loaded
+    assert loaded <= set(sys.stdlib_module_names) | {"benchbench"}

@@ -1,10 +1,18 @@
+"""GPUs by NVIDIA's and AMD's libraries, each replaced by a stand-in."""
+
 import types
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from benchbench.machine import nvml
-from tests.machines import some_settings
+from benchbench.machine import amdsmi, nvml
+from benchbench.machine.environment import amd_gpus
+from benchbench.machine.nvml import Nvml
+from benchbench.machine.sampler import Watch
+from tests.factories import a_case
+from tests.machines import FakeNvml, some_settings, tree
 
 
 class NVMLError(Exception):
@@ -228,3 +236,147 @@ def test_a_device_that_nvml_cannot_identify_has_a_reason(
     index = nvml.gpu_index(device, gpus, environment)
     assert isinstance(index, str)
     assert reason in index
+
+
+class AmdSmiException(Exception):
+    pass
+
+
+def refuse_amd(*arguments: Any) -> Any:
+    raise AmdSmiException("not supported")
+
+
+def an_amdsmi(**over: Any) -> SimpleNamespace:
+    """MI300X stand-in for `amdsmi` with one GPU; `over` has other functions."""
+    functions: dict[str, Any] = {
+        "AmdSmiException": AmdSmiException,
+        "AmdSmiClkType": SimpleNamespace(GFX="gfx", MEM="mem"),
+        "AmdSmiTemperatureType": SimpleNamespace(HOTSPOT="hotspot", EDGE="edge"),
+        "AmdSmiTemperatureMetric": SimpleNamespace(CURRENT="current"),
+        "amdsmi_init": lambda: None,
+        "amdsmi_shut_down": lambda: None,
+        "amdsmi_get_processor_handles": lambda: ["handle"],
+        "amdsmi_get_gpu_asic_info": lambda handle: {"market_name": "AMD Instinct MI300X"},
+        "amdsmi_get_gpu_device_uuid": lambda handle: "uuid-1",
+        "amdsmi_get_power_cap_info": lambda handle: {
+            "power_cap": 750_000_000,
+            "default_power_cap": "N/MI300X",
+        },
+        "amdsmi_get_power_info": lambda handle: {
+            "current_socket_power": "N/MI300X",
+            "average_socket_power": 312,
+        },
+        "amdsmi_get_clock_info": lambda handle, kind: {
+            "clk": {"gfx": 2100, "mem": 1300}[kind],
+            "max_clk": 2100,
+        },
+        "amdsmi_get_temp_metric": lambda handle, kind, metric: {"hotspot": 0xFFFF, "edge": 61}[kind],
+        "amdsmi_get_gpu_activity": lambda handle: {"gfx_activity": 87},
+        "amdsmi_get_gpu_process_list": lambda handle: [{"name": "train", "pid": 5}],
+        "amdsmi_get_energy_count": lambda handle: {
+            "energy_accumulator": 2_000_000,
+            "counter_resolution": 15.3,
+        },
+    }
+    return SimpleNamespace(**(functions | over))
+
+
+def connected_amdsmi(**over: Any) -> Nvml:
+    library = amdsmi.connect(lambda: an_amdsmi(**over))
+    assert not isinstance(library, str)
+    return library
+
+
+def test_state_and_settings_of_a_gpu_are_read() -> None:
+    library = connected_amdsmi()
+    settings, state = library.settings(0), library.state(0)
+    assert (settings.name, settings.power_limit_w, settings.max_sm_mhz) == (
+        "AMD Instinct MI300X",
+        750.0,
+        2100,
+    )
+    assert settings.default_power_limit_w is None
+    assert (state.sm_mhz, state.memory_mhz, state.power_w, state.temperature_c) == (2100, 1300, 312, 61)
+    assert (state.busy, state.processes, state.reasons) == (0.87, 1, None)
+    assert state.energy_j == pytest.approx(30.6)
+    assert library.process_names(0) == ("train",)
+    library.close()
+
+
+def test_values_that_the_driver_refuses_are_unknown() -> None:
+    queries = [name for name in vars(an_amdsmi()) if name.startswith("amdsmi_get_") and "handles" not in name]
+    library = connected_amdsmi(**dict.fromkeys(queries, refuse_amd))
+    state = library.state(0)
+    assert {getattr(state, name) for name in state.__slots__} == {None}
+    assert library.process_names(0) == ()
+
+
+def missing_amdsmi() -> Any:
+    raise ModuleNotFoundError
+
+
+@pytest.mark.parametrize(
+    ("load", "reason"),
+    [
+        (missing_amdsmi, "amdsmi is not installed"),
+        (lambda: an_amdsmi(amdsmi_init=refuse_amd), "amdsmi does not start"),
+    ],
+)
+def test_a_missing_library_is_a_reason(load: Any, reason: str) -> None:
+    answer = amdsmi.connect(load)
+    assert isinstance(answer, str)
+    assert answer.startswith(amdsmi.UNKNOWN)
+    assert reason in answer
+
+
+MI300X, OTHER_MI300X = some_settings(name="MI300X", uuid="a"), some_settings(name="MI300X", uuid="b")
+MI250X = some_settings(name="MI250X", uuid="c")
+
+
+@pytest.mark.parametrize(
+    ("device", "gpus", "environment", "expected"),
+    [
+        ("rocm:1", [MI300X, OTHER_MI300X], {}, 1),
+        ("rocm:0", [MI300X, OTHER_MI300X], {"HIP_VISIBLE_DEVICES": "1"}, 1),
+        ("rocm:0", [MI300X, OTHER_MI300X], {"HIP_VISIBLE_DEVICES": "0", "ROCR_VISIBLE_DEVICES": "1"}, 1),
+        ("rocm:0", [MI300X, OTHER_MI300X], {"CUDA_VISIBLE_DEVICES": "1"}, 1),
+        ("rocm:0", [MI300X, OTHER_MI300X], {"ROCR_VISIBLE_DEVICES": "b"}, 1),
+        ("rocm:2", [MI300X, OTHER_MI300X], {}, "amdsmi has no GPU that is rocm:2"),
+        ("rocm:1", [MI300X], {"HIP_VISIBLE_DEVICES": "0"}, "amdsmi has no GPU that is rocm:1"),
+        ("rocm:0", [MI300X, MI250X], {}, "cannot tell which GPU is rocm:0: several kinds are installed"),
+    ],
+)
+def test_a_gpu_is_found_as_hip_numbers_it(
+    device: str, gpus: list[Any], environment: dict[str, str], expected: int | str
+) -> None:
+    assert amdsmi.gpu_index(device, gpus, environment) == expected
+
+
+def must_not_be_asked() -> Nvml:
+    raise AssertionError("NVML was connected_amdsmi to")
+
+
+def test_a_case_on_rocm_is_watched_by_amdsmi_alone(tmp_path: Path) -> None:
+    gpus = FakeNvml([MI300X])
+    watch = Watch(1, root=tmp_path, environment={}, connect=must_not_be_asked, connect_to_amd=lambda: gpus)
+    sources = watch.sources(a_case(device="rocm:0"))
+    assert (sources.nvml, sources.gpu, sources.notes) == (gpus, 0, ())
+    watch.close()
+    assert gpus.closed
+
+
+def test_without_amdsmi_a_note_states_what_is_unknown(tmp_path: Path) -> None:
+    reason = f"{amdsmi.UNKNOWN}: amdsmi is not installed"
+    watch = Watch(1, root=tmp_path, connect=must_not_be_asked, connect_to_amd=lambda: reason)
+    sources = watch.sources(a_case(device="rocm:0"))
+    assert (sources.no_energy, [note.text for note in sources.notes]) == (reason, [reason])
+
+
+def test_amd_gpus_are_part_of_the_machine(tmp_path: Path) -> None:
+    nodes = "sys/class/kfd/kfd/topology/nodes"
+    versions = {0: 0, 1: 90402, 2: 90010}  # node 0 is a CPU
+    files = {
+        f"{nodes}/{node}/properties": f"x 1\ngfx_target_version {version}\n"
+        for node, version in versions.items()
+    }
+    assert amd_gpus(tree(tmp_path, files)) == ("AMD gfx942", "AMD gfx90a")

@@ -1,6 +1,7 @@
-"""Plots of a report; plots of a history are tested in test_trend.py."""
+"""Plots of a report and their files; plots of a history are tested in test_trend.py."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +17,9 @@ from benchbench.model.case import Phase
 from benchbench.model.placement import Placement, Strategy
 from benchbench.model.run import Record
 from benchbench.registry import entry_names
+from benchbench.store import runs
 from tests.factories import a_case, a_cost, a_measurement, a_record, a_run, some_rounds
+from tests.program import accelbench
 from tests.rendering import rendered
 from tests.test_exporters import a_typical_run
 
@@ -213,3 +216,32 @@ def test_a_plot_names_the_works_that_other_plots_show() -> None:
 )
 def test_units_of_axes_read_naturally(unit: str, power: int, text: str) -> None:
     assert unit_text(unit, power) == text
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("stored")
+    runs.store_run(folder / "results", a_run(some_rounds(0.018, 0.019)))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "start"), [("x.png", b"\x89PNG"), ("x.SVG", b"<?xml"), ("x.md", b"## Run"), ("x", b"run ")]
+)
+def test_the_extension_of_the_file_selects_the_format(folder: Path, name: str, start: bytes) -> None:
+    accelbench("report", "--plot", "latency", "-o", name, cwd=folder)
+    assert (folder / name).read_bytes().startswith(start)
+
+
+def test_a_single_file_for_several_plots_is_refused(folder: Path) -> None:
+    process = accelbench("report", "--format", "png", "-o", "single.png", cwd=folder, code=2)
+    assert process.stderr.splitlines()[-2:] == [
+        "error: single.png would be 2 files: throughput.png, latency.png.",
+        "hint: Name a folder, as in -o single, or one plot: accelbench report --plot latency -o single.png.",
+    ]
+    assert not (folder / "single.png").exists()
+
+
+def test_an_unknown_plot_has_a_suggestion(folder: Path) -> None:
+    process = accelbench("report", "--plot", "latencies", cwd=folder, code=2)
+    assert "hint: Did you mean 'latency'?" in process.stderr

@@ -1,6 +1,7 @@
-"""Suite files: valid contents, and the errors of invalid ones."""
+"""Suites: files, errors of invalid ones, and the plans of shipped suites on accelerators."""
 
 import re
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +13,18 @@ from benchbench.documents.lists import rough_duration, suites_document
 from benchbench.errors import SuiteError, UsageError
 from benchbench.launch import catalogue
 from benchbench.machine.environment import machine
+from benchbench.machine.peaks import peaks
 from benchbench.model.case import Dtype, Phase
 from benchbench.model.options import MeasureOptions
 from benchbench.model.run import Policy
 from benchbench.plan import suite
 from benchbench.plan.cases import plan
-from benchbench.plan.estimates import device_classes, run_estimate
+from benchbench.plan.estimates import device_classes, footprint_bytes, run_estimate
 from benchbench.plan.suite import Selection, select
 from benchbench.running import request
 from benchbench.store import runs
 from benchbench.timing.policy import POLICIES
+from studies.accelerator_plans import H100, SUITES, planned, usable
 from tests.factories import a_case, a_probe, a_record, a_run, a_run_info
 from tests.tiny import COLLECTIVES, NAMES
 
@@ -239,3 +242,31 @@ def test_implied_sizes_of_a_suite_are_stated() -> None:
     assert not stated("run")
     assert not stated("run", "quick", "-w", "gemm")
     assert not stated("run", "--suite=quick", "-w", "gemm")
+
+
+CARD_BYTES = 80 * 2**30
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_every_workload_is_planned_in_16_bits_and_in_float32(suite: str) -> None:
+    cases = sorted(planned(suite), key=lambda case: case.workload)
+    assert cases
+    for name, group in groupby(cases, key=lambda case: case.workload):
+        narrow = Dtype.AMP_BF16 if name.endswith("_train") else Dtype.BFLOAT16
+        assert {narrow, Dtype.FLOAT32} <= {case.dtype for case in group}, name
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_every_case_fits_a_card_of_80_gb(suite: str) -> None:
+    assert max(map(footprint_bytes, planned(suite))) < 0.8 * CARD_BYTES
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_16_bits_can_reach_several_times_the_share_of_an_h100_that_float32_can(suite: str) -> None:
+    gpu = peaks(H100)
+    assert gpu
+    by_dtype = {case.dtype: 0.0 for case in planned(suite)}
+    for case in planned(suite):
+        by_dtype[case.dtype] = max(by_dtype[case.dtype], usable(case, gpu))
+    assert by_dtype[Dtype.FLOAT32] < 0.07
+    assert max(by_dtype.values()) > 8 * by_dtype[Dtype.FLOAT32]

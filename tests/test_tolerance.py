@@ -29,7 +29,7 @@ from benchbench.worker.verify import (
     trained_elements,
     worst,
 )
-from benchbench.workloads.base import Program
+from benchbench.workloads.base import Program, sampled
 from benchbench.workloads.operations.gemm import Gemm, Linear
 from benchbench.workloads.operations.recurrent import Lstm, LstmBackward
 
@@ -253,3 +253,11 @@ def test_each_sample_of_a_batch_is_read_at_the_same_places() -> None:
     output = np.arange(1200.0).reshape(4, 300)
     elements = sample_elements(work, Program(step=lambda: None), output, SESSION, 4)
     assert [list(values) for values in elements] == [list(row[index[:, 1]]) for row in output]
+
+
+def test_every_sample_includes_corners_but_mostly_other_elements() -> None:
+    source = np.random.default_rng(0)
+    index = sampled(source, (7, 5, 3), 256)
+    assert {(a, b, c) for a in (0, 6) for b in (0, 4) for c in (0, 2)} <= set(map(tuple, index.tolist()))
+    assert len(index) == 256
+    assert sampled(source, (9,) * 8, 256).shape == (256, 8)
