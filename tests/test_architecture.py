@@ -161,7 +161,6 @@ UNPACKS = {
     "reading.py": ("gzip", "zlib"),  # limited by its caller
     "artifacts.py": ("gzip",),  # compresses
     "summaries.py": ("zlib",),  # rows of the user's own cache
-    "installer.py": ("zipfile",),  # the list of contents only
     "openvino.py": ("zipfile",),  # files that this run packed, uncompressed
     "program_file.py": ("zipfile",),  # uncompressed members
 }

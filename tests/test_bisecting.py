@@ -18,10 +18,9 @@ from benchbench.judging.bisection import Estimate, SearchEnd, SearchResult, Sear
 from benchbench.launch.project import UserCode
 from benchbench.model.run import Run
 from benchbench.plan.revision import Version, releases, revisions
-from benchbench.running.bisect_plan import pair_deviation
 from benchbench.running.bisecting import Bisection, BisectObserver, EndsOfCase, MeasuredPair
 from benchbench.store import runs
-from tests.factories import a_case, a_record, a_run, some_rounds
+from tests.factories import a_case
 from tests.program import accelbench, environment, git, only, paced_by
 from tests.rendering import rendered
 
@@ -260,12 +259,6 @@ def test_versions_of_a_backend_are_measured_in_their_own_interpreters(tmp_path: 
     assert (output["end"], output["span"]["last"]) == ("named", 2)
     assert output["step"]["ratio"] == pytest.approx(1.2)
     assert [version["label"] for version in output["versions"]] == ["1.0", "1.1", "1.2", "1.3"]
-    planned = json.loads(
-        accelbench(*arguments, "--dry-run", "--format", "json", cwd=tmp_path, **paced_by(tmp_path)).stdout
-    )
-    assert planned["deviation"] is not None
-    assert planned["pairs"][0]["middle"] >= 11
-    assert sum(version["download_bytes"] for version in planned["versions"]) == 0
 
 
 @pytest.mark.real
@@ -396,7 +389,6 @@ def test_a_framework_is_imported_again_for_each_pair(tmp_path: Path, monkeypatch
         (("torch", "2.9..2.10", "--confidence", "40%"), "A confidence of 0.4"),
         (("torch", "2.9..2.10", "--most", "10"), "10 pairs are too few"),
         (("torch", "2.9..2.10", "--metric", "latency"), "No metric named 'latency'"),
-        (("torch", "2.9..2.10", "--resume", "x", "--dry-run"), "exclude each other"),
         (("--rev", "a..b", "--good", "torch"), "Search either a backend's versions or revisions"),
     ],
 )
@@ -484,17 +476,3 @@ def test_the_answer_depends_on_the_metric_and_direction() -> None:
     assert "is larger in peak_host_bytes than 2.11: 1.049×" in larger
     faster = replace(a_bisection().result, step=Estimate(-0.05, -0.06, -0.04))
     assert "2.12 is faster than 2.11: 0.9512×" in answer(a_bisection(result=faster))
-
-
-# Expected effort
-
-
-def test_the_deviation_of_a_pair_comes_from_stored_processes() -> None:
-    seconds = (1.0, 1.02, 0.98, 1.01)
-    run = a_run(some_rounds(*seconds) + some_rounds(*[2 * s for s in seconds], case=a_case(mode="compile")))
-    deviation = pair_deviation([run], {"gemm"}, {"torch"}, LATENCY)
-    assert deviation == pytest.approx(0.0171 * 2**0.5, rel=0.02)
-    assert pair_deviation([run], {"gemm"}, set(), LATENCY) == deviation
-    for workloads, backends in (({"conv2d"}, {"torch"}), ({"gemm"}, {"jax"})):
-        assert pair_deviation([run], workloads, backends, LATENCY) is None
-    assert pair_deviation([a_run([a_record()])], {"gemm"}, {"torch"}, LATENCY) is None

@@ -23,7 +23,6 @@ from benchbench.judging.bisection import (
     VersionPair,
     belief,
     estimate,
-    expected_pairs,
     fit,
     is_confirmed,
     judge_ends,
@@ -233,14 +232,6 @@ def test_a_version_that_does_not_differ_from_its_predecessor_is_not_named() -> N
     assert next_pair_or_result(wrong, rules) == NextPair(2, 1)
     result = next_pair_or_result([*wrong, *(pair(2, 0.0, beside=1) for _ in range(9))], rules)
     assert isinstance(result, NextPair)
-
-
-def test_more_versions_and_more_noise_take_more_pairs() -> None:
-    few, many = (expected_pairs(SearchRules(versions=n), 0.1, 0.01, 5) for n in (4, 200))
-    noisy = expected_pairs(SearchRules(versions=4), 0.1, 0.05, 5)
-    assert few[2] < many[2]
-    assert few[2] < noisy[2]
-    assert few == expected_pairs(SearchRules(versions=4), 0.1, 0.01, 5)
 
 
 # Formulas

@@ -23,7 +23,7 @@ from benchbench.analyse.roofline import Ceiling
 from benchbench.choosing.choice import compare_hardware
 from benchbench.diagnosis.checks import Level
 from benchbench.diagnosis.findings import Finding
-from benchbench.documents.bisection import bisect_plan_document, bisection_document
+from benchbench.documents.bisection import bisection_document
 from benchbench.documents.comparison import comparison_document
 from benchbench.documents.doctor import (
     ceilings_document,
@@ -45,7 +45,6 @@ from benchbench.documents.hardware import hardware_document
 from benchbench.documents.history import history_document
 from benchbench.documents.lists import (
     devices_document,
-    download_document,
     environments_document,
     list_document,
 )
@@ -53,8 +52,6 @@ from benchbench.documents.plan import plan_document
 from benchbench.documents.profile import differences_document, profile_document
 from benchbench.documents.run import report_document
 from benchbench.documents.run_list import runs_document
-from benchbench.environments.build import BuildPlan, BuildRequest
-from benchbench.environments.installer import Download, Package
 from benchbench.environments.interpreters import EnvironmentState
 from benchbench.exporters._text import cell_text, marks
 from benchbench.exporters.base import Exporter, Format
@@ -68,7 +65,6 @@ from benchbench.judging.session_cases import GatePolicy
 from benchbench.plan.revision import Version
 from benchbench.profiling import difference, operator_table
 from benchbench.registry import entry_names, load_class
-from benchbench.running.bisect_plan import BisectPlan, ExpectedPairs, PlannedVersion
 from benchbench.running.bisecting import Bisection, EndsOfCase
 from benchbench.store import runs
 from tests.factories import (
@@ -180,15 +176,6 @@ def the_bisection(name: str, _: Path) -> Document:
     )
 
 
-def the_bisect_plan(name: str, _: Path) -> Document:
-    versions = (Version(label=name, about=name), Version(label="x"))
-    planned_versions = tuple(PlannedVersion(version=version, reason=name) for version in versions)
-    pairs = (ExpectedPairs(step=0.05, deviation=0.02, middle=20, most=30),)
-    rules = SearchRules(versions=2)
-    plan = BisectPlan(versions=planned_versions, rules=rules, deviation=None, pairs=pairs)
-    return bisect_plan_document(plan)
-
-
 def the_hardware(name: str, _: Path) -> Document:
     hardware_runs = [
         a_run(
@@ -229,13 +216,6 @@ def the_environments(name: str, _: Path) -> Document:
     return environments_document([state])
 
 
-def the_download(name: str, results: Path) -> Document:
-    request = BuildRequest(name="torch", backend="torch", requirements=(name,), base="python", chosen=True)
-    package = Package(name=name, version="1", file=name, remote=True, bytes=None, unpacked_bytes=2**20)
-    download = Download(packages=(package,), free_bytes=2**30)
-    return download_document(BuildPlan(request=request, download=download, where=results))
-
-
 def the_baselines(name: str, _: Path) -> Document:
     return baselines_document({name: {"machine": [digest(a_hostile_run(name))]}})
 
@@ -254,7 +234,6 @@ DOCUMENTS: dict[str, Make] = {
     "doctor --ceilings": the_ceilings,
     "history": the_history,
     "bisect": the_bisection,
-    "bisect --dry-run": the_bisect_plan,
     "hardware": the_hardware,
     "list workloads": lambda _name, _results: a_list("workloads"),
     "list backends": lambda _name, _results: a_list("backends"),
@@ -264,7 +243,6 @@ DOCUMENTS: dict[str, Make] = {
     "devices": the_devices,
     "run --dry-run": the_plan,
     "env list": the_environments,
-    "env create --dry-run": the_download,
     "baseline list": the_baselines,
     "baseline show": the_baseline,
 }

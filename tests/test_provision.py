@@ -7,19 +7,30 @@ import signal
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from inline_snapshot import snapshot
 
 from benchbench import registry
 from benchbench.backends.base import backend_class
 from benchbench.environments import build, interpreters
-from benchbench.environments.installer import Download, build_of, check_room, pip_options
+from benchbench.environments.installer import (
+    EMPTY_BYTES,
+    UNPACKED,
+    Download,
+    build_of,
+    check_room,
+    measure_packages,
+    pip_options,
+)
 from benchbench.errors import CannotWrite, UsageError
 from tests.program import accelbench, environment, processes_mentioning, start_accelbench, wait_for
 from tests.test_architecture import ROOT
@@ -103,7 +114,7 @@ def test_an_existing_environment_is_not_changed(built: tuple[Home, str]) -> None
     record = home.environments / "fake@own" / "accelbench-env.json"
     before = record.stat().st_mtime_ns
     output = home.run(*CREATE).stdout
-    assert output == home.run(*CREATE, "--dry-run").stdout == home.run("env", "list").stdout
+    assert output == home.run("env", "list").stdout
     process = home.run("env", "create", "fake@own", "--with", "extra==1.3", code=2)
     assert "exists already, with extra==1.2 numpy" in process.stderr
     program = home.path / "python"
@@ -128,37 +139,6 @@ def test_removing_an_unknown_environment_suggests_the_nearest(built: tuple[Home,
     process = home.run("env", "rm", "fake@own", "fake@owm", code=2)
     assert "Did you mean 'fake@own'?" in process.stderr
     assert [environment["name"] for environment in home.listed()] == ["fake@own"]
-
-
-@pytest.mark.real
-def test_a_dry_run_lists_downloads_and_leaves_nothing(home: Home) -> None:
-    process = home.create("fake", "--dry-run")
-    assert "making a virtual environment" in process.stderr
-    assert process.stdout[: process.stdout.index(" in /")] == snapshot("""\
-PACKAGE  VERSION  SIZE   FROM
-numpy    9.9      925 B  this machine
-fake: numpy
-1 packages
-nothing to download: they are on this machine
-about 30.0 MiB on disk\
-""")
-    assert not [path for path in home.environments.iterdir() if path.suffix != ".lock"]
-
-
-@pytest.mark.real
-def test_one_environment_resolves_several_requests(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in home.variables.items():
-        monkeypatch.setenv(name, value)
-    messages: list[str] = []
-    with build.dry_run_folder() as folder:
-        requests = [build.build_request(name, ("numpy",), home.base) for name in ("fake@1", "fake@2")]
-        plans = [build.planned_environment(request, folder, "", messages.append) for request in requests]
-    assert [plan.download.packages[0].version for plan in plans if isinstance(plan, build.BuildPlan)] == [
-        "9.9",
-        "9.9",
-    ]
-    assert [text.partition(" of ")[0] for text in messages].count("making a virtual environment") == 1
-    assert not [path for path in home.environments.iterdir() if path.suffix != ".lock"]
 
 
 @pytest.mark.real
@@ -252,6 +232,43 @@ def test_an_environment_without_free_space_is_refused(
     with pytest.raises(CannotWrite, match=r"needs about 30\.0 MiB .*, 1\.00 MiB are free") as caught:
         check_room(Download(packages=(), free_bytes=2**20))
     assert "ACCELBENCH_CACHE" in caught.value.hint
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Address of a server of the files in a folder."""
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    handler = partial(SimpleHTTPRequestHandler, directory=tmp_path)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as http_server:
+        thread = Thread(target=http_server.serve_forever, args=(0.01,))  # stops quickly
+        thread.start()
+        yield f"http://127.0.0.1:{http_server.server_port}"
+        http_server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("url", "kind", "expected_bytes"),
+    [
+        ("{server}/big-1.0.whl", "archive_info", 100),
+        ("{folder}/big-1.0.whl", "archive_info", 100),
+        ("{server}/missing-1.0.whl", "archive_info", None),
+        ("{folder}/missing-1.0.whl", "archive_info", None),
+        ("ftp://127.0.0.1/big-1.0.whl", "archive_info", None),
+        ("https://127.0.0.1/big.git", "vcs_info", None),
+    ],
+)
+def test_a_package_has_the_size_of_its_file_or_none(
+    tmp_path: Path, server: str, url: str, kind: str, expected_bytes: int | None
+) -> None:
+    (tmp_path / "big-1.0.whl").write_bytes(b"x" * 100)
+    address = url.format(server=server, folder=tmp_path.as_uri())
+    reported = {"metadata": {"name": "big", "version": "1.0"}, "download_info": {"url": address, kind: {}}}
+    download = Download(packages=measure_packages([reported]), free_bytes=0)
+    assert download.packages[0].bytes == expected_bytes
+    assert download.unknown == (expected_bytes is None)
+    assert download.disk_bytes == EMPTY_BYTES + round(UNPACKED * (expected_bytes or 0))
+    assert download.packages[0].remote == (not address.startswith("file:"))
 
 
 @pytest.fixture
@@ -360,17 +377,16 @@ def test_the_build_of_torch_is_read_from_its_version() -> None:
 @pytest.mark.real
 def test_only_the_chosen_build_of_torch_is_downloaded(home: Home) -> None:
     wheel(home.wheels, "torch", "2.12.1")
-    create = ("torch@2.12", "--dry-run")
-    absent = home.create(*create, "--variant", "cpu", code=7)
+    absent = home.create("torch@2.12", "--variant", "cpu", code=7)
     assert "pip finds no build for cpu of torch==2.12.*, only torch 2.12.1, " in absent.stderr
     hint = absent.stderr.partition("hint: ")[2]
     assert hint.startswith("PIP_EXTRA_INDEX_URL names an index with cpu builds; --variant cuda takes that")
-    assert "2.12.1 " in home.create(*create, "--variant", "cuda").stdout
     wheel(home.wheels, "torch", "2.12.1+cpu")
-    output = home.create(*create, "--variant", "cpu").stdout
-    assert "2.12.1+cpu" in output
-    assert "torch==2.12.*, numpy, torch's build for cpu (--variant)" in output
-    assert "torch has no build 'gpu'" in home.create(*create, "--variant", "gpu", code=2).stderr
+    process = home.create("torch@2.12", "--variant", "cpu", code=7)  # these wheels cannot be imported
+    assert "torch==2.12.*, numpy, torch's build for cpu (--variant)" in process.stderr
+    (listed,) = home.listed()
+    assert listed["packages"]["torch"] == "2.12.1+cpu"
+    assert "torch has no build 'gpu'" in home.create("torch@2.12", "--variant", "gpu", code=2).stderr
 
 
 @pytest.mark.usefixtures("nowhere")

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from benchbench.api.stored import *  # noqa: F403
 
 MODULES = {  # module of this package → its functions
-    "bisecting": ("bisect", "plan_bisect"),
+    "bisecting": ("bisect",),
     "comparisons": ("compare", "compare_profiles", "hardware", "history"),
-    "environments": ("create_environment", "list_environments", "plan_environment", "remove_environments"),
+    "environments": ("create_environment", "list_environments", "remove_environments"),
     "functions": ("check_claim", "measure", "measure_ab"),
     "machines": ("fleet",),
     "measuring": (

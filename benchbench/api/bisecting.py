@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
@@ -22,7 +21,6 @@ from benchbench.model.options import (
     takes_keywords,
 )
 from benchbench.plan.revision import Version, releases, revisions
-from benchbench.running.bisect_plan import BisectPlan, plan_bisection
 from benchbench.running.bisecting import Bisection, BisectObserver, BisectOptions, bisect_versions
 from benchbench.running.measure import model_specs
 from benchbench.store.selectors import results_folder
@@ -63,60 +61,18 @@ def bisect(
     Raises UsageError, NothingToMeasure, CannotWrite.
     """
     measure = requested_options(bisect, suite, keywords, options)
-    row = _row(measure, backend, versions, rev, (good, bad))
-    request = _checked(measure, row, metric, threshold, confidence, most, variant)
-    request = replace(request, profile=profile, resume=resume)
-    return bisect_versions(request, results_folder(results), observer or BisectObserver())
-
-
-@takes_keywords(without=("max_error", "rounds", "budget_s"))
-def plan_bisect(
-    backend: str = "",
-    versions: Names = (),
-    *,
-    rev: str = "",
-    good: str = "",
-    bad: str = "",
-    suite: Names = "quick",
-    metric: str = "latency_s",
-    threshold: float = THRESHOLD,
-    confidence: float = CONFIDENCE,
-    most: int = MOST,
-    variant: str = "",
-    results: str | Path | None = None,
-    observer: BisectObserver | None = None,
-    options: MeasureOptions | None = None,
-    **keywords: Unpack[MeasureKeywords],
-) -> BisectPlan:
-    """Plan a bisection: its versions, downloads and expected pairs. Nothing is measured or stored.
-
-    Raises UsageError, CannotWrite.
-    """
-    measure = requested_options(plan_bisect, suite, keywords, options)
-    row = _row(measure, backend, versions, rev, (good, bad))
-    request = _checked(measure, row, metric, threshold, confidence, most, variant)
-    return plan_bisection(request, results_folder(results), observer or BisectObserver())
-
-
-def _checked(
-    measure: MeasureOptions,
-    row: list[Version],
-    metric: str,
-    threshold: float,
-    confidence: float,
-    most: int,
-    variant: str,
-) -> BisectOptions:
-    """Check each value. Raises UsageError."""
-    return BisectOptions(
-        versions=row,
+    request = BisectOptions(
+        versions=_row(measure, backend, versions, rev, (good, bad)),
         measure=measure,
         metric=metrics.metric_named(metric),
         threshold=valid_threshold(threshold),
         confidence=_valid_confidence(confidence),
         most=_valid_most(most),
         variant=variant,
+        profile=profile,
+        resume=resume,
     )
+    return bisect_versions(request, results_folder(results), observer or BisectObserver())
 
 
 def _row(

@@ -35,18 +35,6 @@ def create_environment(
     return build.build_environment(request, variant, on_stage or _ignore, on_plan or _ignore)
 
 
-def plan_environment(
-    name: str, *, requirements: Names = (), base: str = "", variant: str = "", on_stage: Stage | None = None
-) -> BuildPlan | EnvironmentState:
-    """Plan the download of `create_environment`, or return the environment if it is ready; nothing is stored.
-
-    Raises UsageError, CannotBuild, CannotWrite.
-    """
-    request = _request(name, requirements, base, variant)
-    with build.dry_run_folder() as folder:
-        return build.planned_environment(request, folder, variant, on_stage or _ignore)
-
-
 def list_environments(*, check: bool = False, on_stage: Stage | None = None) -> list[EnvironmentState]:
     """List environments with their versions, size and health; `check`: import each framework."""
     environments = [interpreters.find_environment(name) for name in interpreters.environment_names()]

@@ -11,7 +11,6 @@ from benchbench.cli.app import COMPARE, app
 from benchbench.cli.formats import TERMINAL, FormatOption, print_document
 from benchbench.cli.options import ResultsOption, measure_options, option
 from benchbench.cli.program import signals
-from benchbench.errors import UsageError
 from benchbench.model.options import MeasureOptions
 
 
@@ -50,40 +49,27 @@ def bisect_(
     resume: Annotated[
         str | None, option("--resume", text="Id of a bisection to continue; repeat its other options.")
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show versions, downloads and expected pairs; measure nothing.")
-    ] = False,
     options: MeasureOptions,
     results: ResultsOption = Path("results"),
     format: FormatOption = TERMINAL,
 ) -> None:
     """Find the version that changed the speed, by interleaved pairs.
 
-    Missing environments are built when needed; --dry-run shows their sizes.
+    Missing environments are built when needed.
 
     Examples: accelbench bisect torch 2.9..2.13 -w conv; accelbench bisect --rev v1.0..HEAD --model my.py
     """
     from benchbench import api
     from benchbench.cli.bisect_live import BisectLines
-    from benchbench.documents.bisection import bisect_plan_document, bisection_document
+    from benchbench.documents.bisection import bisection_document
     from benchbench.plan.suite import fraction
     from benchbench.store.selectors import results_option
 
-    if dry_run and resume:
-        raise UsageError(
-            "--resume and --dry-run exclude each other.", "accelbench list runs shows what there is."
-        )
     request: dict[str, Any] = {"backend": of or "", "versions": versions or (), "rev": rev or ""}
     request |= {"good": good or "", "bad": bad or "", "metric": metric, "threshold": fraction(threshold)}
     request |= {"confidence": fraction(confidence), "most": most, "variant": variant}
     request |= {"results": results, "options": options}
-    with BisectLines() as observer:
-        if dry_run:
-            with signals():
-                plan = api.plan_bisect(**request, observer=observer)
-            print_document(bisect_plan_document(plan), format)
-            return
-        with signals(observer.interruption_message):
-            bisection = api.bisect(**request, profile=profile, resume=resume or "", observer=observer)
+    with BisectLines() as observer, signals(observer.interruption_message):
+        bisection = api.bisect(**request, profile=profile, resume=resume or "", observer=observer)
     print_document(bisection_document(bisection, results_option(results)), format)
     raise typer.Exit(bisection.result.exit_code)

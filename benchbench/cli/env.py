@@ -12,7 +12,7 @@ import typer
 from benchbench.cli.app import INSPECT, app
 from benchbench.cli.formats import TERMINAL, FormatOption, print_document
 from benchbench.cli.options import Names, option
-from benchbench.cli.program import NOTHING_TO_KEEP, signals
+from benchbench.cli.program import signals
 from benchbench.cli.screen import print_message
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ def create(
     base: Annotated[
         str | None, option("--base", text="Interpreter to build it with. [default: this one]")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the downloads; build nothing.")] = False,
     variant: Annotated[
         str,
         option(
@@ -48,24 +47,17 @@ def create(
     Examples: accelbench env create torch_xla; accelbench env create torch@2.12 --with "torch==2.12.1"
     """
     from benchbench import api
-    from benchbench.documents.lists import build_lines, download_document
+    from benchbench.documents.lists import build_lines
     from benchbench.environments.build import check_usable
-    from benchbench.environments.interpreters import EnvironmentState
 
     request: dict[str, Any] = {"requirements": with_ or (), "base": base or "", "variant": variant}
     resume = f"accelbench env create {name} continues from here"
-    with signals(lambda: NOTHING_TO_KEEP if dry_run else resume), _progress() as show:
-        if dry_run:
-            result = api.plan_environment(name, **request, on_stage=show)
-        else:
-            result = api.create_environment(
-                name, **request, on_plan=lambda plan: print_message(*build_lines(plan)), on_stage=show
-            )
-    if isinstance(result, EnvironmentState):
-        _print([result], format)
-        check_usable(result)
-    else:
-        print_document(download_document(result), format)
+    with signals(lambda: resume), _progress() as show:
+        environment = api.create_environment(
+            name, **request, on_plan=lambda plan: print_message(*build_lines(plan)), on_stage=show
+        )
+    _print([environment], format)
+    check_usable(environment)
 
 
 @env.command("list")

@@ -1,4 +1,4 @@
-"""A bisection as a document: the version that changed the speed, all measured versions, and the plan."""
+"""A bisection as a document: the version that changed the speed, and all measured versions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from benchbench.documents.document import Cell, Content, Document, Number, Tone,
 from benchbench.format import count_of
 from benchbench.judging.bisection import Estimate, SearchEnd, Span, estimate
 from benchbench.plan.revision import Version
-from benchbench.running.bisect_plan import BisectPlan
 from benchbench.running.bisecting import Bisection
 
 SCHEMA = 1  # of the JSON. 1: first
@@ -195,56 +194,3 @@ def _estimate_fields(ratio: Estimate | None) -> dict[str, float] | None:
     if ratio is None:
         return None
     return {"ratio": math.exp(ratio.mid), "low": math.exp(ratio.low), "high": math.exp(ratio.high)}
-
-
-def bisect_plan_document(bisect_plan: BisectPlan) -> Document:
-    """Versions with their download sizes, and the expected number of pairs by size of the step."""
-    versions: list[dict[str, Content]] = [
-        {
-            "version": planned.version.label,
-            "is": planned.version.about,
-            "download": number(planned.download.download.remote_bytes if planned.download else None, "B"),
-            "on disk": number(planned.download.download.disk_bytes if planned.download else None, "B"),
-            "": planned.reason,
-        }
-        for planned in bisect_plan.versions
-    ]
-    pairs: list[dict[str, Content]] = [
-        {
-            "step": number(expected.step, "%"),
-            "noise of a pair": number(expected.deviation, "%"),
-            "pairs, half of the searches": expected.middle,
-            "nine of ten": expected.most,
-        }
-        for expected in bisect_plan.pairs
-    ]
-    downloads = [planned.download.download for planned in bisect_plan.versions if planned.download]
-    total = fmt.size(sum(download.remote_bytes for download in downloads))
-    probed = min(len(downloads), 2 + math.ceil(math.log2(max(len(bisect_plan.versions), 2))))
-    lines = [f"{count_of(len(downloads), 'environment')} to build, {total} in all; about {probed} are needed"]
-    if bisect_plan.deviation is None:
-        lines.append(
-            "the variation between processes is unknown: no stored run of this machine has this work"
-        )
-    return Document(
-        name="bisect-plan",
-        title="Plan",
-        tables=(
-            table(without_empty(versions), notes=lines if downloads else []),
-            table(pairs, title="Pairs expected, by simulation", notes=lines[1:]),
-        ),
-        data={
-            "versions": [
-                asdict(planned.version)
-                | {"reason": planned.reason}
-                | {
-                    "download_bytes": planned.download.download.remote_bytes if planned.download else 0,
-                    "disk_bytes": planned.download.download.disk_bytes if planned.download else 0,
-                }
-                for planned in bisect_plan.versions
-            ],
-            "rules": asdict(bisect_plan.rules),
-            "deviation": bisect_plan.deviation,
-            "pairs": [asdict(expected) for expected in bisect_plan.pairs],
-        },
-    )

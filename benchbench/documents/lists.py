@@ -321,27 +321,6 @@ def _environment_fields(environment: EnvironmentState) -> dict[str, Any]:
     }
 
 
-def download_document(plan: BuildPlan) -> Document:
-    """A row per package that would be installed, and the total size."""
-    request, download = plan.request, plan.download
-    rows = [
-        {
-            "package": package.name,
-            "version": package.version,
-            "size": Cell(("not known",)) if package.bytes is None else number(package.bytes, "B"),
-            "from": "the index" if package.remote else "this machine",
-        }
-        for package in download.packages
-    ]
-    totals = {"download_bytes": download.remote_bytes, "disk_bytes": download.disk_bytes}
-    return Document(
-        name="download",
-        title=f"Download for {request.name}",
-        tables=(table(rows, notes=build_lines(plan)),),
-        data={"name": request.name, **asdict(request), **totals, **asdict(download)},
-    )
-
-
 def build_lines(plan: BuildPlan) -> list[str]:
     """Requirements, number of packages, download size and disk space of an environment."""
     request, download = plan.request, plan.download
@@ -355,7 +334,7 @@ def build_lines(plan: BuildPlan) -> list[str]:
         f"{request.name}: {', '.join(request.requirements)}{build}",
         f"{len(download.packages)} packages{unknown}",
         fetched if needs_download else "nothing to download: they are on this machine",
-        f"about {size(download.disk_bytes)} on disk in {plan.where}, where {free}",
+        f"about {size(download.disk_bytes)} on disk in {interpreters.environments_folder()}, where {free}",
     ]
 
 

@@ -8,12 +8,10 @@ import os
 import re
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from hashlib import sha256
 from pathlib import Path
 
 import msgspec
@@ -77,11 +75,10 @@ class BuildRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildPlan:
-    """A build request, its download, and the folder of all environments."""
+    """A build request and its download."""
 
     request: BuildRequest
     download: Download
-    where: Path
 
 
 def build_request(
@@ -143,13 +140,6 @@ def _default_variant(defaults: Sequence[str], requirements: Sequence[str], runni
     return running() if is_any_build and all(is_any_build) and not pinned else ""
 
 
-def plan_build(workspace: Site, request: BuildRequest, tell: Tell) -> BuildPlan:
-    """Ask pip for the download. Raises CannotBuild, also if there is no such build of torch."""
-    download = resolve(workspace, request.base, request.requirements, request.torch_build, tell)
-    check_resolved(request.torch_build, request.requirements, download)
-    return BuildPlan(request=request, download=download, where=interpreters.environments_folder())
-
-
 def _interrupted_request(name: str) -> BuildRequest | None:
     with suppress(OSError, msgspec.MsgspecError, ValueError, RecursionError):
         request = msgspec.json.decode(
@@ -205,44 +195,13 @@ def build_environment(
         if existing := existing_environment(request, variant):
             return existing
         with site(request, lock) as workspace:
-            plan = plan_build(workspace, request, tell)
-            on_plan(plan)
-            check_room(plan.download)
-            install(workspace, request.requirements, request.torch_build, plan.download, tell)
+            download = resolve(workspace, request.base, request.requirements, request.torch_build, tell)
+            check_resolved(request.torch_build, request.requirements, download)
+            on_plan(BuildPlan(request=request, download=download))
+            check_room(download)
+            install(workspace, request.requirements, request.torch_build, download, tell)
             finish(workspace, request, tell)
     return interpreters.find_environment(request.name)
-
-
-@contextmanager
-def dry_run_folder() -> Iterator[Path]:
-    """Create a temporary folder for dry runs of pip. Raises CannotWrite."""
-    root = interpreters.environments_folder()
-    with disk.writing(root):
-        root.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=".dry-run-", dir=root))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def planned_environment(
-    request: BuildRequest, folder: Path, variant: str = "", tell: Tell = lambda _: None
-) -> BuildPlan | EnvironmentState:
-    """Plan the download of an environment, or return the environment if it is ready.
-
-    `folder`: for dry runs; its virtual environment is created once per base interpreter. Raises UsageError,
-    CannotBuild, CannotWrite.
-    """
-    with interpreters.locked(request.name) as lock:
-        if existing := existing_environment(request, variant):
-            return existing
-        workspace = Site(folder / sha256(request.base.encode()).hexdigest()[:16], lock, permanent=False)
-        with disk.writing(folder):
-            (workspace.folder / SCRATCH).mkdir(parents=True, exist_ok=True)
-        plan = plan_build(workspace, request, tell)
-        check_room(plan.download)
-        return plan
 
 
 def existing_environment(request: BuildRequest, variant: str = "") -> EnvironmentState | None:
@@ -284,7 +243,7 @@ def site(request: BuildRequest, lock: int) -> Iterator[Site]:
         ) from error
     try:
         disk.save(folder / REQUEST, msgspec.json.encode(request))
-        yield Site(folder, lock, permanent=True)
+        yield Site(folder, lock)
     finally:
         shutil.rmtree(folder / SCRATCH, ignore_errors=True)
 

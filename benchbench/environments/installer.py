@@ -12,11 +12,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from http.client import HTTPException
 from importlib.metadata import PackageNotFoundError, version
-from io import BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 from urllib.parse import unquote, urlsplit
-from zipfile import BadZipFile, ZipFile
 
 import msgspec
 
@@ -40,8 +38,7 @@ ELSEWHERE = (
     "PIP_USER",
 )  # these would install outside the environment
 EMPTY_BYTES = 30 * 2**20  # of a virtual environment with only pip
-UNPACKED = 3.0  # estimated bytes on disk per byte of an archive of unknown content
-TAILS = (2**17, 2**22)  # bytes at the end of a wheel with its table of contents: usually, and always
+UNPACKED = 3.0  # estimated bytes on disk per byte of an archive
 TIMEOUT_S = 10.0
 REQUESTS = 8  # in parallel
 INDEX = "https://download.pytorch.org/whl"  # pytorch.org/get-started has a folder per build
@@ -51,11 +48,10 @@ BUILD = re.compile(rf"cpu|{GENERAL}|cu[0-9]{{3}}|rocm[0-9]+(\.[0-9]+)+|xpu")
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Folder of a build, the descriptor of its lock, and whether the folder is permanent."""
+    """Folder of a build, and the descriptor of its lock."""
 
     folder: Path
     lock: int
-    permanent: bool
 
     @property
     def python(self) -> str:
@@ -69,14 +65,12 @@ class Site:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Package:
-    """A file that pip would install, with its sizes if known."""
+    """A file that pip would install, with its size if known."""
 
     name: str
     version: str
-    file: str
     remote: bool
     bytes: int | None
-    unpacked_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,9 +88,8 @@ class Download:
     @property
     def disk_bytes(self) -> int:
         """Estimated size of the finished environment."""
-        known_bytes = sum(package.unpacked_bytes or 0 for package in self.packages)
-        packed_bytes = sum(package.bytes or 0 for package in self.packages if package.unpacked_bytes is None)
-        return EMPTY_BYTES + known_bytes + round(UNPACKED * packed_bytes)
+        packed_bytes = sum(package.bytes or 0 for package in self.packages)
+        return EMPTY_BYTES + round(UNPACKED * packed_bytes)
 
     @property
     def unknown(self) -> int:
@@ -105,16 +98,14 @@ class Download:
 
 
 def resolve(site: Site, base: str, requirements: Sequence[str], variant: str, tell: Tell) -> Download:
-    """Create the virtual environment if needed, and ask its pip for the packages it would install.
+    """Create the virtual environment, and ask its pip for the packages it would install.
 
     `variant`: build of torch to look for. Raises CannotBuild.
     """
-    if not os.path.exists(marker := site.folder / SCRATCH / "made"):
-        tell(f"making a virtual environment of {base}")
-        venv = [base, "-I", "-m", "venv", str(site.folder)]
-        _run_or_raise(site, venv, "venv failed", "On Debian and Ubuntu venv needs the package python3-venv.")
-        _run(site, [*_pip(site), "install", "--upgrade", "--quiet", RESOLVING_PIP])  # optional: it is faster
-        marker.touch()
+    tell(f"making a virtual environment of {base}")
+    venv = [base, "-I", "-m", "venv", str(site.folder)]
+    _run_or_raise(site, venv, "venv failed", "On Debian and Ubuntu venv needs the package python3-venv.")
+    _run(site, [*_pip(site), "install", "--upgrade", "--quiet", RESOLVING_PIP])  # optional: it is faster
     tell(f"resolving {' '.join(requirements)}")
     report = site.folder / SCRATCH / "report.json"
     dry_run = [*_pip(site), "install", "--dry-run", "--report", str(report)]
@@ -171,8 +162,7 @@ def _pip(site: Site) -> list[str]:
 
 
 def _hint(site: Site) -> str:
-    log = f"Its output is in {site.log}. " if site.permanent else ""
-    return f"{log}--with takes other versions, --base another Python."
+    return f"Its output is in {site.log}. --with takes other versions, --base another Python."
 
 
 def _run_or_raise(
@@ -250,71 +240,39 @@ def _distributions(site: Site) -> int:
 
 
 def measure_packages(reported: Sequence[dict[str, Any]]) -> tuple[Package, ...]:
-    """Read the packages of pip's installation report with their sizes, largest first."""
+    """Read the packages of pip's installation report with their sizes."""
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(REQUESTS) as pool:
-        packages = list(pool.map(_package, reported))
-    return tuple(sorted(packages, key=lambda package: (-(package.bytes or 0), package.name)))
+        return tuple(pool.map(_package, reported))
 
 
 def _package(reported: dict[str, Any]) -> Package:
     info = reported["download_info"]
-    path = unquote(urlsplit(info["url"]).path)
-    packed = unpacked = None
+    packed_bytes = None
     if "archive_info" in info:  # otherwise it is a folder or a checkout
         with suppress(OSError, ValueError, HTTPException):
-            packed = _packed(info["url"])
-            unpacked = _unpacked(info["url"], packed) if packed and path.endswith(".whl") else None
+            packed_bytes = _packed_bytes(info["url"])
     return Package(
         name=reported["metadata"]["name"],
         version=reported["metadata"]["version"],
-        file=path.rpartition("/")[2],
         remote=not info["url"].startswith("file:"),
-        bytes=packed,
-        unpacked_bytes=unpacked,
+        bytes=packed_bytes,
     )
 
 
-def _packed(url: str) -> int | None:
-    if url.startswith("file:"):
-        return Path(unquote(urlsplit(url).path)).stat().st_size
-    with _answer(url, "HEAD") as answer:
-        length = answer.headers["Content-Length"]
-    return int(length) if length and length.isdecimal() else None
-
-
-def _unpacked(url: str, packed: int) -> int | None:
-    if url.startswith("file:"):
-        with Path(unquote(urlsplit(url).path)).open("rb") as file:
-            return _contents(file)
-    for tail in TAILS:
-        with _answer(url, "GET", Range=f"bytes={max(packed - tail, 0)}-") as answer:
-            if answer.status != 206:  # the server ignores ranges
-                return None
-            if (contents := _contents(BytesIO(answer.read()))) is not None:
-                return contents
-    return None
-
-
-def _contents(file: BinaryIO) -> int | None:
-    """Size of the files in a wheel. Only its end is needed: it contains the table of contents."""
-    try:
-        with ZipFile(file) as wheel:
-            entries = wheel.infolist()
-    except BadZipFile:
-        return None
-    # pip compiles every module to a file of about the same size.
-    return sum(entry.file_size * (2 if entry.filename.endswith(".py") else 1) for entry in entries)
-
-
-def _answer(url: str, method: str, **headers: str) -> Any:
+def _packed_bytes(url: str) -> int | None:
+    """Size of a file, by its address. Raises OSError, ValueError, HTTPException."""
     from urllib.request import Request, urlopen
 
+    if url.startswith("file:"):
+        return Path(unquote(urlsplit(url).path)).stat().st_size
     if not url.startswith(("https:", "http:")):
         raise ValueError(f"not an HTTP address: {url}")
-    request = Request(url, method=method, headers=headers)  # noqa: S310 - checked above
-    return urlopen(request, timeout=TIMEOUT_S)  # noqa: S310
+    request = Request(url, method="HEAD")  # noqa: S310 - checked above
+    with urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310
+        length = answer.headers["Content-Length"]
+    return int(length) if length and length.isdecimal() else None
 
 
 def check_build(text: str) -> str:

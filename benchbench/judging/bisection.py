@@ -10,7 +10,6 @@ predecessor, too.
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -187,24 +186,6 @@ def search(
         else:
             pairs.append(VersionPair(version=next_pair.version, beside=next_pair.beside, change=change))
     return next_pair, pairs
-
-
-def expected_pairs(rules: SearchRules, step: float, deviation: float, trials: int = 20) -> list[int]:
-    """Sorted numbers of pairs of simulated searches for a step of this size at a random version.
-
-    `step`: as a fraction. `deviation`: standard deviation of a pair's logarithm, assumed to be normal.
-    """
-    source = random.Random(0)
-    counts: list[int] = []
-    for _ in range(trials):
-        step_version = source.randint(1, rules.last)
-
-        def measure(pair: NextPair, step_version: int = step_version) -> float:
-            is_between = pair.beside < step_version <= pair.version
-            return source.gauss(math.log1p(step) if is_between else 0.0, deviation)
-
-        counts.append(search(measure, rules)[0].pairs)
-    return sorted(counts)
 
 
 def judge_ends(changes: Sequence[float], rules: SearchRules) -> SearchEnd | None:
