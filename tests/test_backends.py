@@ -229,7 +229,6 @@ REFUSED = [
     ("cpu", Torch(), Dtype.FLOAT32, "compile-freezing", Phase.FORWARD, ""),
     ("cpu", Torch(), Dtype.INT8, "eager", Phase.FORWARD, "it has the dtypes float64"),
     ("cpu", Torch(), Dtype.AMP_BF16, "eager", Phase.FORWARD, "ask for bfloat16"),
-    ("cpu", TensorFlow(), Dtype.FLOAT16, "tensorrt", Phase.FORWARD, "TensorRT needs an NVIDIA GPU"),
     ("cpu", Jax(), Dtype.FLOAT32, "eager", Phase.FORWARD, "under jax.jit"),
     ("cpu", TorchXla(), Dtype.TF32, "lazy", Phase.FORWARD, "it has the dtypes"),
     ("cpu", TorchXla(), Dtype.FLOAT32, "eager", Phase.FORWARD, "used lazily"),
@@ -241,12 +240,9 @@ REFUSED = [
     ("cpu", OpenVino(), Dtype.FLOAT32, "eager", Phase.FORWARD, "whole graphs only"),
     ("cpu", OpenVino(), Dtype.FLOAT32, "graph", Phase.BACKWARD, "no backward step"),
     ("cuda:0", Torch(), Dtype.AMP_FP16, "cudagraph", Phase.TRAIN, "gradient scaling"),
-    ("cuda:0", TensorFlow(), Dtype.BFLOAT16, "tensorrt", Phase.FORWARD, "inference in float32 and float16"),
-    ("cuda:0", TensorFlow(), Dtype.FLOAT16, "tensorrt", Phase.TRAIN, "converts inference"),
     ("cuda:0", Torch(), Dtype.FLOAT32, "compile-freezing", Phase.FORWARD, "on CPUs only"),
     ("cuda:0", OnnxRuntime(), Dtype.INT8, "graph", Phase.FORWARD, "only on its CPU"),
     ("cuda:0", Torch(), Dtype.TF32, "cudagraph", Phase.TRAIN, ""),
-    ("cuda:0", TensorFlow(), Dtype.FLOAT16, "tensorrt", Phase.FORWARD, ""),
     ("cuda:0", OnnxRuntime(), Dtype.FLOAT16, "graph", Phase.FORWARD, ""),
 ]
 REFUSED_CACHES = [

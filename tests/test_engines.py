@@ -492,38 +492,3 @@ def test_a_cast_the_runtime_inserted_fails_a_float16_case(
     session = OnnxSession("cuda:0", Dtype.FLOAT16, 2)
     with pytest.raises(PrecisionMismatch, match="inserted 1 casts") if mismatch else nullcontext():
         session._check_kernels(Path("model.onnx"), Path())
-
-
-@pytest.mark.parametrize(("dtype", "precision"), [(Dtype.FLOAT32, "FP32"), (Dtype.FLOAT16, "FP16")])
-def test_tensorrt_gets_the_saved_step_precision_and_inputs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: Dtype, precision: str
-) -> None:
-    tf = pytest.importorskip("tensorflow")
-    monkeypatch.chdir(tmp_path)
-    arguments: dict[str, Any] = {}
-
-    class Converter:
-        def __init__(self, input_saved_model_dir: str, precision_mode: str) -> None:
-            self.model = tf.saved_model.load(input_saved_model_dir)
-            arguments["precision"] = precision_mode
-
-        def convert(self) -> Any:
-            signature = self.model.signatures["serving_default"]
-            names = list(signature.structured_input_signature[1])
-            return lambda *inputs: list(signature(**dict(zip(names, inputs, strict=True))).values())
-
-        def build(self, input_fn: Any) -> None:
-            arguments["shapes"] = [tuple(array.shape) for (first,) in [input_fn()] for array in first]
-
-    converters = ModuleType("trt_convert")
-    vars(converters)["TrtGraphConverterV2"] = Converter
-    monkeypatch.setitem(sys.modules, "tensorflow.python.compiler.tensorrt.trt_convert", converters)
-    package = sys.modules.get("tensorflow.python.compiler.tensorrt")
-    if package is not None:
-        monkeypatch.setattr(package, "trt_convert", converters, raising=False)
-    session = TensorFlow().open("cpu", dtype, "tensorrt", 2)
-    weight = tf.Variable(session.put(np.full((3, 2), 2.0, np.float32)))
-    step = session.compile(lambda x: tf.matmul(x, weight), 0)
-    output = step(session.put(np.ones((4, 3), np.float32)))
-    np.testing.assert_array_equal(session.fetch(output), np.full((4, 2), 6.0))
-    assert arguments == {"precision": precision, "shapes": [(4, 3)]}

@@ -58,7 +58,8 @@ class Jax(Backend):
     modes = ("jit",)
     kind_code = MappingProxyType(
         {
-            ("keras", "jit"): 'import os\nos.environ["KERAS_BACKEND"] = "jax"\nimport jax\n'
+            ("keras", "jit"): 'import os\nos.environ["KERAS_BACKEND"] = "jax"\nimport jax\nimport keras\n'
+            "inputs = keras.tree.map_structure(keras.ops.convert_to_tensor, inputs)\n"
             "def call(weights, inputs):\n"
             "    return model.stateless_call(*weights, <CALL>, training=False)[0]\n"
             "weights = [[variable.value for variable in variables] for variables in "

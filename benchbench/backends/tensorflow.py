@@ -37,19 +37,21 @@ if TYPE_CHECKING:
 # Modules that `import tensorflow` imports without need, half a second or more each: JAX for TFLite's
 # converter, even if it is broken, and Matplotlib for Keras's image galleries.
 UNUSED = ("jax", "matplotlib")
-# Dtype → TF-TRT's precision_mode. Weights and inputs stay in float32; the converter converts the layers.
-TENSORRT_PRECISION = {Dtype.FLOAT32: "FP32", Dtype.FLOAT16: "FP16"}
 
-KERAS_CODE = 'import os\nos.environ["KERAS_BACKEND"] = "tensorflow"'  # lines of `Backend.kind_code`
+# First lines of `Backend.kind_code`.
+KERAS_CODE = (
+    'import os\nos.environ["KERAS_BACKEND"] = "tensorflow"\nimport keras\n'
+    "inputs = keras.tree.map_structure(keras.ops.convert_to_tensor, inputs)"
+)
 
 
 class TensorFlow(Backend):
-    """`function` is tf.function, `xla` adds jit_compile=True, `tensorrt` is TF-TRT's conversion."""
+    """`function` is tf.function, and `xla` adds jit_compile=True."""
 
-    summary = "TensorFlow: tf.function, XLA, eager, or converted by TensorRT"
+    summary = "TensorFlow: tf.function, XLA, or eager"
     framework = "tensorflow"
-    modes = ("function", "xla", "eager", "tensorrt")
-    model_modes = ("function", "xla", "eager")
+    modes = ("function", "xla", "eager")
+    model_modes = modes
     kind_code = MappingProxyType(
         {
             ("keras", "eager"): f"{KERAS_CODE}\noutput = model(<CALL>, training=False)",
@@ -121,23 +123,6 @@ class TensorFlow(Backend):
             return devices, {"gpu": "no GPU is visible to TensorFlow"}
         build = "is not built for CUDA" if len(devices) > 1 else "is a CPU build"
         return devices, {"gpu": f"this TensorFlow {build}"}
-
-    def missing_modes(self) -> dict[str, str]:
-        """`tensorrt` needs a build with TensorRT."""
-        import tensorflow as tf
-
-        built = tf.sysconfig.get_build_info().get("is_tensorrt_build", False)
-        return {} if built else {"tensorrt": f"TensorFlow {tf.__version__} is built without TensorRT"}
-
-    def refuses(self, device: Device, dtype: Dtype, mode: str, phase: Phase, cache: Cache = Cache.HOT) -> str:
-        """Refuse TensorRT except for inference in float32 and float16 on a GPU."""
-        if reason := super().refuses(device, dtype, mode, phase, cache):
-            return reason
-        if mode == "tensorrt" and kind_of(device.name) not in ("gpu", "cuda"):
-            return "TensorRT needs an NVIDIA GPU"
-        if mode == "tensorrt" and (phase is not Phase.FORWARD or dtype not in TENSORRT_PRECISION):
-            return f"TensorRT converts inference in {' and '.join(TENSORRT_PRECISION)}"
-        return ""
 
     def open(self, device: str, dtype: Dtype, mode: str, threads: int) -> Session:
         """Set threads and TF32 before the first operation."""
@@ -213,8 +198,7 @@ class TensorFlowSession(Session):
 
         self._name, self._dtype = device, dtype
         self.device = _placement(device)
-        self._precision_mode = TENSORRT_PRECISION.get(dtype)
-        self.dtype = tf.float32 if mode == "tensorrt" else tf.as_dtype(dtype.storage.value)
+        self.dtype = tf.as_dtype(dtype.storage.value)
         self.compute = tf.as_dtype(dtype.compute.value) if dtype in AMP else None
         self.mode = mode
         self.compiler = "tf.function" if mode in ("function", "xla") else ""
@@ -265,14 +249,12 @@ class TensorFlowSession(Session):
             return tf.cast(tf.constant(array), self.dtype) if floating else tf.constant(array)
 
     def compile(self, step: Callable[..., Any], state: int) -> Callable[..., Any]:
-        """Apply tf.function, with or without XLA, convert by TensorRT, or only place the step."""
+        """Apply tf.function, with or without XLA, or only place the step."""
         import tensorflow as tf
 
         placed = step if self.world.devices > 1 else self._placed(step)
         if self.mode == "eager":
             return placed
-        if self.mode == "tensorrt":
-            return convert_by_tensorrt(placed, self._precision_mode)
         xla = True if self.mode == "xla" else None
         compiled = tf.function(placed, jit_compile=xla, autograph=False)
         self._compiled.append(compiled)
@@ -484,39 +466,3 @@ class SharedTensorFlowSession(TensorFlowSession):
         from tensorflow.python.eager import context
 
         return len(context.context().list_function_names())
-
-
-def convert_by_tensorrt(step: Callable[..., Any], precision: str | None) -> Callable[..., Any]:
-    """Convert `step` by TF-TRT; engines are built on the first call, for its shapes."""
-    converted: list[Callable[..., Any]] = []
-
-    def run(*inputs: Any) -> Any:
-        if not converted:
-            converted.append(_convert(step, precision, inputs))
-        (output,) = converted[0](*inputs)
-        return output
-
-    return run
-
-
-def _convert(step: Callable[..., Any], precision: str | None, inputs: tuple[Any, ...]) -> Callable[..., Any]:
-    import tempfile
-
-    import tensorflow as tf
-    from tensorflow.python.compiler.tensorrt import trt_convert
-
-    module = tf.Module()
-    module.step = tf.function(step, autograph=False)
-    concrete = module.step.get_concrete_function(
-        *(tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in inputs)
-    )
-    module.captured = list(
-        concrete.graph.variables
-    )  # a saved model only includes variables that its module references
-    with tempfile.TemporaryDirectory(prefix="tensorrt-", dir=".") as folder:
-        tf.saved_model.save(module, folder, signatures=concrete)
-        converter = trt_convert.TrtGraphConverterV2(input_saved_model_dir=folder, precision_mode=precision)
-        function = converter.convert()
-        converter.build(input_fn=lambda: [inputs])
-    converted: Callable[..., Any] = function
-    return converted

@@ -63,7 +63,7 @@ def graph_of(spec: ModelSpec, params: Mapping[str, Scalar]) -> dict[str, Any]:
         "takes_images": False,
         "integers": [name for name, array in outputs.items() if "float" not in str(array.dtype)],
         "places": {},
-        **usage.jax_setup(spec, params, inputs),
+        "form": usage.form_of(inputs, lambda _: True),
     }
 
 

@@ -55,11 +55,8 @@ def graph_of(spec: ModelSpec, params: Mapping[str, Scalar]) -> dict[str, Any]:
     parameter_count = sum(parameter.numel() for parameter in module.parameters())
     constants = len(constant_parameters(module))
     generates = language_model.is_language_model(module)
-    unread, setup = 0, {}
-    if spec.step:
-        unread = language_model.unread_floats(module, arrays[language_model.TOKENS].size)
-    else:
-        setup = usage.torch_setup(spec, params, module, torch_module.example_inputs(spec, params, module, 0))
+    unread = language_model.unread_floats(module, arrays[language_model.TOKENS].size) if spec.step else 0
+    form = usage.form_of(torch_module.example_inputs(spec, params, module, 0), torch.is_tensor)
     try:
         operators, flops, output = _trace(module.to("meta"), arrays, arguments, "meta")
     except Exception:  # noqa: BLE001 - modules that branch on values raise anything on the meta device
@@ -90,7 +87,7 @@ def graph_of(spec: ModelSpec, params: Mapping[str, Scalar]) -> dict[str, Any]:
         "product_weights": product_weights(module),
         "integers": [name for name, output_ in outputs.items() if not output_.is_floating_point()],
         "places": torch_module.output_paths(output),
-        **setup,
+        "form": form,
     }
 
 
