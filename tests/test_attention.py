@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.worker.reference import reference
 from benchbench.worker.verify import relative_error, sample_indices
@@ -103,13 +102,3 @@ def test_decoding_is_the_last_row_of_attention() -> None:
     assert full.cost(Dtype.FLOAT32).flops == sum(
         replace(last, length=length).cost(Dtype.FLOAT32).flops for length in range(1, 10)
     )
-
-
-def test_heads_that_cannot_be_grouped_are_refused() -> None:
-    with pytest.raises(UsageError, match="heads=8 must be a multiple of kv_heads=3"):
-        Attention(kv_heads=3)
-
-
-def test_ungrouped_attention_has_no_parameter_kv_heads() -> None:
-    assert "kv_heads" not in Attention().params
-    assert Attention(kv_heads=2).params["kv_heads"] == 2

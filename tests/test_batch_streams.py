@@ -90,12 +90,6 @@ def test_an_output_without_a_batch_is_unsupported(model: ModelInference, tmp_pat
             deviation(summed, computed=in_streams(summed, 2), backend=backend_class("onnxruntime"))
 
 
-def test_streams_are_no_part_of_the_name_by_default() -> None:
-    one, two = (workload_at("resnet50_infer", {"batch": 2, "streams": count}) for count in (1, 2))
-    assert "streams" not in one.params
-    assert two.params["streams"] == 2
-
-
 def test_streams_must_divide_the_batch() -> None:
     with pytest.raises(UsageError, match="streams=2 divide no batch of 3: -p batch=2"):
         workload_at("resnet50_infer", {"batch": 3, "streams": 2})

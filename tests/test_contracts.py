@@ -26,7 +26,7 @@ from benchbench.worker.reference import reference
 from benchbench.workloads._optimizers import OPTIMIZERS
 from benchbench.workloads.base import Draw, Operation, Program, Workload
 from benchbench.workloads.operations.gemm import Gemm
-from tests.tiny import NAMES, tiny, variants
+from tests.tiny import EVERY, NAMES, parameters_of, tiny, variants
 
 REAL = ["torch", "tensorflow", "jax"]  # loaded together in this process; test_matrix.py has all backends
 INSTALLED = [name for name in REAL if importlib.util.find_spec(name)]
@@ -229,3 +229,87 @@ def test_a_non_finite_result_has_an_infinite_error() -> None:
     expected = reference(work, Dtype.FLOAT32)
     elements = verify.output_elements(work, Program(lambda: None), object(), Reader())
     assert verify.worst(elements, expected.expected, expected.tolerance).error == math.inf
+
+
+PARAMETERS = {  # published numbers of trained values, with their source
+    "bert_base_infer": 109_514_298,  # BertForMaskedLM, bert-base-uncased
+    "convnet_train": 2_122_186,
+    "dcgan_infer": 3_576_704,  # PyTorch's tutorial
+    "dcgan_train": 3_576_704 + 2_765_568,
+    "encoder_decoder_infer": 44_140_544,  # torch.nn.Transformer()
+    "gpt2_train": 124_337_664,  # karpathy/nanoGPT, transformer_sizing.ipynb: without biases
+    "mnist_cnn_infer": 93_322,
+    "r3d18_infer": 33_371_472,  # torchvision
+    "resnet50_infer": 25_557_032,
+    # Whisper tiny's encoder, without its positions and with biases of its keys.
+    "speech_encoder_infer": 8_208_384 - 1500 * 384 + 4 * 384,
+    "ssd_head_infer": 3_341_550,  # torchvision's SSDHead of these maps and 21 classes
+    "unet_infer": 31_030_658,  # 31,030,593 with one output channel
+    "vgg16_infer": 138_357_544,  # torchvision
+}
+LLAMA_1B = {"width": 2048, "depth": 16, "heads": 32, "kv_heads": 8, "hidden": 8192, "vocabulary": 128_256}
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_networks_have_the_published_number_of_parameters(name: str) -> None:
+    assert parameters_of(EVERY[name]()) == PARAMETERS[name]
+
+
+def test_llama_has_the_published_number_of_parameters() -> None:
+    """Llama 3.2 1B (meta-llama/Llama-3.2-1B, config.json)."""
+    assert parameters_of(EVERY["llama_decode"](**LLAMA_1B)) == 1_235_814_400
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "params"),
+    [
+        ("bert_base_train", {}, {"batch": 32, "length": 128, "masked": 20}),
+        ("convnet_train", {"optimizer": "adam"}, {"batch": 128, "optimizer": "adam"}),
+        ("encoder_decoder_infer", {}, {"batch": 64, "source": 512, "target": 128}),
+        ("gpt2_decode", {"batch": 8}, {"batch": 8, "length": 1024}),
+        ("resnet50_infer", {"batch": 2, "streams": 1}, {"batch": 2, "image": 224}),
+        ("resnet50_infer", {"batch": 2, "streams": 2}, {"batch": 2, "image": 224, "streams": 2}),
+        ("resnet50_train", {"batch": 1}, {"batch": 1, "image": 224}),
+        ("speech_encoder_train", {}, {"batch": 8, "frames": 1500}),
+        ("vgg16_infer", {"width": 4}, {"batch": 32, "image": 224, "width": 4}),
+    ],
+)
+def test_published_sizes_and_defaults_are_not_part_of_an_id(
+    name: str, sizes: dict[str, Any], params: dict[str, Any]
+) -> None:
+    assert EVERY[name](**sizes).params == params
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "message"),
+    [
+        ("attention", {"kv_heads": 3}, "heads=8 must be a multiple of kv_heads=3"),
+        ("avg_pool2d", {"kernel": 9, "height": 8}, "larger than the padded image"),
+        ("bert_base_infer", {"hidden": 100, "heads": 8}, "hidden=100 must be a multiple of heads=8"),
+        ("bert_base_infer", {"length": 19}, "between masked=20 and positions=512"),
+        ("bert_base_infer", {"length": 513}, "between masked=20 and positions=512"),
+        ("conv_transpose2d", {"height": 1, "width": 1, "kernel": 8, "padding": 4}, "a result of 0 × 0"),
+        ("dropout", {"rate": 0.0}, "between 0 and 1"),
+        ("dropout", {"rate": 1.0}, "between 0 and 1"),
+        ("encoder_decoder_train", {"hidden": 100, "heads": 8}, "hidden=100 must be a multiple of heads=8"),
+        ("gpt2_decode", {"length": 1}, "leaves no prompt"),
+        ("gpt2_decode", {"length": 1025}, "length=1025 must be at most context=1024"),
+        ("gpt2_decode", {"width": 100}, "width=100 must be a multiple of 12"),
+        ("llama_decode", {"kv_heads": 3}, "heads=8 must be a multiple of 3"),
+        ("llama_decode", {"width": 120}, "width / heads = 15 must be even"),
+        ("max_pool2d", {"kernel": 3, "padding": 2}, "at most half"),
+        ("moe", {"tokens": 12}, "tokens=12 must be a multiple of 8"),
+        ("moe", {"width": 7}, "width=7 must be at least 8"),
+        ("r3d18_infer", {"depth": 34}, "depth=34 must be 18 or 10"),
+        ("r3d18_infer", {"frames": 12}, "frames=12 of 8"),
+        ("r3d18_train", {"batch": 1, "frames": 8, "image": 16}, "one value per channel"),
+        ("resnet50_infer", {"image": 100}, "multiple of 32"),
+        ("resnet50_train", {"batch": 1, "image": 32}, "one value per channel"),
+        ("resnet50_train", {"image": 100}, "multiple of 32"),
+        ("unet_train", {"image": 100}, "multiple of 16"),
+        ("vgg16_train", {"image": 100}, "multiple of 32"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused(name: str, sizes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        EVERY[name](**sizes)

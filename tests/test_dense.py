@@ -12,7 +12,7 @@ from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.workloads.backward import UPSTREAM
 from benchbench.workloads.base import Draw, Operation
-from benchbench.workloads.operations.convolution import Conv2d, Conv2dBackwardData, ConvTranspose2d
+from benchbench.workloads.operations.convolution import Conv2d, Conv2dBackwardData
 from benchbench.workloads.operations.gemm import Gemm
 from tests.tiny import error_ratio
 
@@ -115,11 +115,6 @@ def test_each_side_of_a_convolution_can_have_its_own_kernel_and_padding() -> Non
     assert list(Gemm(transpose_b=True).params) == ["m", "n", "k", "transpose_b"]
     with pytest.raises(UsageError, match="pad_w=-2 must be at least -1"):
         Conv2d(pad_w=-2)
-
-
-def test_a_result_that_is_all_padding_is_refused() -> None:
-    with pytest.raises(UsageError, match="padding=4 leaves a result of 0 × 0"):
-        ConvTranspose2d(height=1, width=1, kernel=8, padding=4)
 
 
 def test_each_gradient_of_a_convolution_costs_as_much_as_the_convolution() -> None:

@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.registry import load_class
 from benchbench.worker import verify
@@ -169,21 +168,6 @@ def test_the_bound_of_dropouts_zeros_is_six_standard_deviations_of_their_share()
 def test_zeros_are_counted_of_distinct_elements() -> None:
     index = verify.sample_indices(load("dropout"))[OUTPUT]
     assert len(np.unique(index)) == len(index) == COUNTED
-
-
-@pytest.mark.parametrize(
-    ("name", "parameters", "message"),
-    [
-        ("dropout", {"rate": 0.0}, "between 0 and 1"),
-        ("dropout", {"rate": 1.0}, "between 0 and 1"),
-        ("max_pool2d", {"kernel": 3, "padding": 2}, "at most half"),
-        ("avg_pool2d", {"kernel": 9, "height": 8}, "larger than the padded image"),
-    ],
-)
-def test_impossible_sizes_are_refused(name: str, parameters: dict[str, Any], message: str) -> None:
-    kind: Any = type(load(name))
-    with pytest.raises(UsageError, match=message):
-        kind(**parameters)
 
 
 def test_bytes_of_a_small_operation_are_counted_once() -> None:

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.worker import verify
 from benchbench.workloads._reference.ops import Ops
@@ -92,10 +91,3 @@ def test_the_sampled_reference_equals_the_full_one() -> None:
     arrays, index = work.arrays(Draw(Dtype.FLOAT32)), verify.sample_indices(work)
     full = work.references(arrays, index, Ops())["output"]
     assert work.reference(arrays, index["output"]) == pytest.approx(full, rel=1e-12)
-
-
-def test_tokens_that_experts_cannot_share_are_refused() -> None:
-    with pytest.raises(UsageError, match="tokens=12 must be a multiple of 8"):
-        Moe(tokens=12)
-    with pytest.raises(UsageError, match="width=7 must be at least 8"):
-        Moe(width=7)

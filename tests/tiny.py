@@ -1,6 +1,7 @@
 """Every workload at its tiny size."""
 
 from functools import cache
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,11 @@ COLLECTIVES = [name for name in EVERY if name not in NAMES]
 
 def tiny(name: str) -> Workload:
     return EVERY[name]().tiny()
+
+
+def parameters_of(network: Any) -> int:
+    """The number of values that a network learns."""
+    return sum(prod(weight.shape) for weight in network.weights().values() if weight.is_learnt)
 
 
 def variants(name: str) -> list[Workload]:
