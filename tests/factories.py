@@ -1,6 +1,7 @@
 """Builders of valid objects: build one, override what matters."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from benchbench.analyse.digest import CaseDigest, Digest
@@ -11,6 +12,7 @@ from benchbench.model.measurement import Cost, Failure, Measurement, Memory, Tel
 from benchbench.model.note import plain
 from benchbench.model.profile import Gaps, Operator, Profile, Profiled
 from benchbench.model.run import Policy, Record, Run, RunInfo, Settings
+from benchbench.timing.policy import POLICIES
 
 VERSIONS = {"torch": "2.13.0", "tensorflow": "2.21.0", "jax": "0.10.2"}
 CPU = Device(name="cpu", device_class=DeviceClass.CPU, model="Example CPU")
@@ -35,6 +37,22 @@ def a_case(**over: Any) -> Case:
         "device": "cpu",
     }
     return Case(**(base | over))
+
+
+def a_job(case: Case, **over: Any) -> dict[str, Any]:
+    """A worker's job: to measure the case with one thread, by `--quick`."""
+    base: dict[str, Any] = {
+        "kind": "measure",
+        "case": asdict(case),
+        "case_id": case.id,
+        "threads": 1,
+        "policy": asdict(POLICIES["quick"]),
+        "warm": False,
+        "reference": None,
+        "verified": None,
+        "timeout_s": 30.0,
+    }
+    return base | over
 
 
 def a_cost(**over: Any) -> Cost:

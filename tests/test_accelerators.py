@@ -19,12 +19,13 @@ from benchbench.launch.transport import Answer
 from benchbench.model.case import Case, Dtype
 from benchbench.model.device import Target
 from benchbench.model.measurement import Memory
+from benchbench.model.note import NoteKind
 from benchbench.model.run import Settings
 from benchbench.running.verification import verify_job
 from benchbench.timing.policy import ACCELERATOR_S, POLICIES
 from benchbench.worker.case import TRIALS_IN_PEAK, measure_case
 from benchbench.workloads.base import Draw
-from tests.factories import a_case
+from tests.factories import a_case, a_job
 from tests.tiny import NAMES, tiny
 
 
@@ -105,16 +106,17 @@ def test_tensorflow_on_the_cpu_hides_the_gpus(monkeypatch: pytest.MonkeyPatch) -
     assert hidden == [([], "GPU")]
 
 
-class TryingSession(FakeSession):
-    """A session whose first call tries algorithms in 900 bytes; a step needs 100."""
+class PeakSession(FakeSession):
+    """A session whose first calls take the bytes `first_bytes`, and further calls 100."""
 
+    first_bytes: tuple[int, ...] = (900,)  # the first call tries algorithms
     peak = 0
 
     def compile(self, step: Callable[..., Any], state: int) -> Callable[..., Any]:
-        timed, tried = super().compile(step, state), iter([900])
+        timed, first_bytes = super().compile(step, state), iter(self.first_bytes)
 
         def call(*arguments: Any) -> Any:
-            self.peak = max(self.peak, next(tried, 100))
+            self.peak = max(self.peak, next(first_bytes, 100))
             return timed(*arguments)
 
         return call
@@ -126,7 +128,7 @@ class TryingSession(FakeSession):
         return Memory(bytes=self.peak)
 
 
-class KeepingSession(TryingSession):
+class KeepingSession(PeakSession):
     """A session whose peak cannot be reset."""
 
     keeps_peak = True
@@ -135,7 +137,19 @@ class KeepingSession(TryingSession):
         """Do nothing."""
 
 
-class Trying(Fake):
+class GraphSession(PeakSession):
+    """A session whose first call is eager, and whose second captures a graph."""
+
+    first_bytes = (900, 500)
+    calls_until_timed = 2
+
+    def skipped_graphs(self) -> int | None:
+        return 2
+
+
+class Opening(Fake):
+    """A backend that opens sessions of a class."""
+
     keeps_compiled = True
 
     def __init__(self, session: type[FakeSession]) -> None:
@@ -145,34 +159,36 @@ class Trying(Fake):
         return self._session(device, dtype)
 
 
+def on_fake(device: str = "sim:0") -> Case:
+    return a_case(backend="fake", mode="", device=device)
+
+
 @pytest.mark.parametrize(
     ("session", "warm", "peak"),
     [
-        (TryingSession, False, Memory(bytes=100)),
+        (PeakSession, False, Memory(bytes=100)),
         (KeepingSession, False, Memory(bytes=900, reason=TRIALS_IN_PEAK)),
         (KeepingSession, True, Memory(bytes=900)),
+        (GraphSession, False, Memory(bytes=500)),  # that of the capture
     ],
 )
-def test_the_peak_excludes_algorithm_trials_of_the_first_call(
+def test_the_peak_excludes_algorithm_trials_and_eager_steps_of_the_first_call(
     session: type[FakeSession], warm: bool, peak: Memory
 ) -> None:
-    assert measure_case(Trying(session), a_job(warm=warm), {}).peak_device == peak
-
-
-def a_job(device: str = "sim:0", preset: str = "quick", *, warm: bool = False) -> dict[str, Any]:
-    case = dataclasses.asdict(a_case(backend="fake", mode="", device=device))
-    policy = dataclasses.asdict(POLICIES[preset])
-    return {
-        "case": case, "threads": 1, "policy": policy, "warm": warm, "reference": None, "verified": None
-    }  # fmt: skip
+    measurement = measure_case(Opening(session), a_job(on_fake(), warm=warm), {})
+    assert measurement.peak_device == peak
+    kinds = [note.kind for note in measurement.notes]
+    assert (NoteKind.SKIPPED_GRAPHS in kinds) == (session is GraphSession)
 
 
 @pytest.mark.real
 @pytest.mark.parametrize("preset", POLICIES)
 def test_an_accelerator_is_warmed_up_for_at_least_a_second(preset: str) -> None:
     """An idle accelerator raises its clock; a CPU's blocks agree sooner."""
+    policy = dataclasses.asdict(POLICIES[preset])
     on_cpu, on_device = (
-        sum(measure_case(Fake(), a_job(device, preset), {}).warmup_block_s) for device in ("cpu", "sim:0")
+        sum(measure_case(Fake(), a_job(on_fake(device), policy=policy), {}).warmup_block_s)
+        for device in ("cpu", "sim:0")
     )
     assert POLICIES[preset].warmup_min_s <= on_cpu < ACCELERATOR_S <= on_device < 1.5 * ACCELERATOR_S
 

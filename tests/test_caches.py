@@ -1,6 +1,5 @@
 """Hot, cold and rotating caches on the simulated device, whose numbers are exact."""
 
-import dataclasses
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
@@ -20,10 +19,9 @@ from benchbench.model.measurement import Measurement
 from benchbench.plan.suite import parse_suite
 from benchbench.stats import median
 from benchbench.store.codec import decode, to_json
-from benchbench.timing.policy import POLICIES
 from benchbench.worker import case as timed
 from benchbench.worker import jobs, program
-from tests.factories import a_case, a_measurement, a_record, a_watched
+from tests.factories import a_case, a_job, a_measurement, a_record, a_watched
 from tests.program import accelbench, rows
 
 SIZE = 256  # two operands of 256 KiB
@@ -34,9 +32,7 @@ FLUSH_S = 2 * CACHE_BYTES / MEMORY_BYTES_S
 
 def job(cache: Cache, size: int = SIZE, **over: Any) -> dict[str, Any]:
     case = a_case(backend="fake", device="sim:0", cache=cache, params={"m": size, "n": size, "k": size})
-    policy = dataclasses.asdict(POLICIES["quick"])
-    base = {"kind": "measure", "case": dataclasses.asdict(case), "threads": 1, "policy": policy}
-    return base | {"warm": False, "reference": None, "verified": None} | over
+    return a_job(case, **over)
 
 
 def measured(cache: Cache, size: int = SIZE) -> Measurement:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import sys
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -10,18 +9,15 @@ import pytest
 
 from benchbench.analyse.rows import launch_notes, launch_share, rows
 from benchbench.backends.base import Session
-from benchbench.backends.fake import Fake, FakeSession
 from benchbench.backends.torch import CudaSession
 from benchbench.model.case import Dtype, Phase
 from benchbench.model.device import Device, DeviceClass
-from benchbench.model.measurement import Batch, Memory
+from benchbench.model.measurement import Batch
 from benchbench.model.note import NoteKind, note
 from benchbench.model.placement import ONE_DEVICE, Placement, Strategy
 from benchbench.plan.cases import support_obstacle
-from benchbench.timing.policy import POLICIES
 from benchbench.timing.sampling import Samples
 from benchbench.worker.after_timing import SPIN_CYCLES, waits_in_step
-from benchbench.worker.case import measure_case
 from benchbench.worker.program import Runner
 from benchbench.workloads import _optimizers
 from benchbench.workloads._optimizers import OPTIMIZERS
@@ -65,52 +61,6 @@ def test_inductor_graphs_are_planned_for_one_backward_pass_only(
     workload: str, mode: str, params: dict[str, Any], refused: bool
 ) -> None:
     assert ("several backward passes" in refusal(workload, mode, **params)) == refused
-
-
-class GraphSession(FakeSession):
-    """Graphs of a session: the first call is eager (900 bytes), the second captures (500), replays take
-    100.
-    """
-
-    calls_until_timed = 2
-
-    def __init__(self, device: str, dtype: Dtype) -> None:
-        super().__init__(device, dtype)
-        self.peak, self.calls = 0, 0
-
-    def compile(self, step: Callable[..., Any], state: int) -> Callable[..., Any]:
-        timed = super().compile(step, state)
-
-        def call(*arguments: Any) -> Any:
-            self.calls += 1
-            self.peak = max(self.peak, {1: 900, 2: 500}.get(self.calls, 100))
-            return timed(*arguments)
-
-        return call
-
-    def reset_peak(self) -> None:
-        self.peak = 0
-
-    def peak_device(self) -> Memory:
-        return Memory(bytes=self.peak)
-
-    def skipped_graphs(self) -> int | None:
-        return 2
-
-
-class Graphs(Fake):
-    def open(self, device: str, dtype: Dtype, mode: str, threads: int) -> FakeSession:
-        return GraphSession(device, dtype)
-
-
-def test_the_peak_of_a_graph_is_that_of_its_capture_and_skipped_graphs_are_noted() -> None:
-    job = {
-        "case": dataclasses.asdict(a_case(backend="fake", mode="", device="sim:0")), "threads": 1,
-        "policy": dataclasses.asdict(POLICIES["quick"]), "warm": False, "reference": None, "verified": None,
-    }  # fmt: skip
-    measurement = measure_case(Graphs(), job, {})
-    assert measurement.peak_device == Memory(bytes=500)
-    assert NoteKind.SKIPPED_GRAPHS in [note.kind for note in measurement.notes]
 
 
 def test_a_graph_is_timed_from_its_first_replay(monkeypatch: pytest.MonkeyPatch) -> None:

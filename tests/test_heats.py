@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import gc
 import os
@@ -29,7 +28,7 @@ from benchbench.model.run import Settings
 from benchbench.timing.policy import POLICIES
 from benchbench.timing.sampling import measure_steps
 from benchbench.worker.__main__ import Template
-from tests.factories import a_case
+from tests.factories import a_case, a_job
 from tests.program import WORKLOADS
 from tests.script import Script
 
@@ -47,16 +46,11 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
     transport.close()
 
 
-def a_job(workload: str = "gemm", **params: Any) -> dict[str, Any]:
-    case = a_case(backend="fake", mode="", workload=workload, params=params or {"m": 64, "n": 64, "k": 64})
-    return {
-        "kind": "measure", "case": dataclasses.asdict(case), "case_id": case.id, "turns": True, "warm": False,
-        "policy": dataclasses.asdict(QUICK), "reference": None, "verified": None, "timeout_s": 30.0,
-    }  # fmt: skip
+PRODUCT = a_case(backend="fake", mode="", params={"m": 64, "n": 64, "k": 64})
 
 
-def start_job(worker: Worker, job: dict[str, Any]) -> LocalJob:
-    running = worker.begin(job, fork=True)
+def start_job(worker: Worker) -> LocalJob:
+    running = worker.begin(a_job(PRODUCT, turns=True), fork=True)
     assert isinstance(running, LocalJob)
     assert "warm" in (running.receive(30.0) or {})
     return running
@@ -68,7 +62,7 @@ def given_turn(job: LocalJob) -> None:
 
 
 def test_two_jobs_of_one_worker_take_turns(worker: Worker) -> None:
-    jobs = [start_job(worker, a_job()) for _ in range(2)]
+    jobs = [start_job(worker) for _ in range(2)]
     for job in jobs:
         job.stop()
     for job in jobs * 2:
@@ -85,7 +79,7 @@ def test_two_jobs_of_one_worker_take_turns(worker: Worker) -> None:
 
 
 def test_a_job_killed_between_turns_has_crashed_and_its_worker_continues(worker: Worker) -> None:
-    first, second = start_job(worker, a_job()), start_job(worker, a_job())
+    first, second = start_job(worker), start_job(worker)
     first.stop()
     os.kill(first.pid, signal.SIGKILL)
     assert first.receive(30.0) is None
@@ -96,14 +90,14 @@ def test_a_job_killed_between_turns_has_crashed_and_its_worker_continues(worker:
 
 
 def test_a_stopped_job_ends_with_its_worker(worker: Worker) -> None:
-    job = start_job(worker, a_job())
+    job = start_job(worker)
     job.stop()
     worker.close()
     assert not Path(f"/proc/{job.pid}").exists()
 
 
 def test_ending_a_job_without_a_turn_leaves_its_worker_alive(worker: Worker) -> None:
-    job, second_job = start_job(worker, a_job()), start_job(worker, a_job())
+    job, second_job = start_job(worker), start_job(worker)
     job.stop()
     with pytest.raises(TimeoutError):
         job.receive(0.05)
@@ -142,7 +136,7 @@ def test_a_template_that_cannot_fork_continues(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_process_tree_has_processes_of_other_sessions(worker: Worker) -> None:
-    job = start_job(worker, a_job())
+    job = start_job(worker)
     assert process_tree(os.getpid()) > {job.pid}
 
 

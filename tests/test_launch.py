@@ -20,8 +20,7 @@ from benchbench.model.case import Status
 from benchbench.model.device import Target
 from benchbench.model.run import Settings
 from benchbench.store import selectors
-from benchbench.timing.policy import POLICIES
-from tests.factories import a_case
+from tests.factories import a_case, a_job
 from tests.program import WORKLOADS, accelbench
 
 FAKE = Target(name="fake", backend="fake", python=sys.executable)
@@ -115,8 +114,7 @@ def test_a_scratch_folder_is_private_to_its_user() -> None:
 
 def job(workload: str, **params: Any) -> dict[str, Any]:
     case = a_case(workload=workload, params=params, backend="fake", target="fake")
-    about = {"case": dataclasses.asdict(case), "policy": dataclasses.asdict(POLICIES["quick"])}
-    return {"kind": "measure", "warm": False, "reference": [], **about}
+    return a_job(case, reference=[])
 
 
 def worker(transport: LocalTransport, target: Target = FAKE) -> Worker:

@@ -24,7 +24,7 @@ from benchbench.running.observer import RunObserver
 from tests.program import environment as variables
 from tests.program import rows
 from tests.test_architecture import PACKAGE
-from tests.test_heats import a_job, given_turn, start_job
+from tests.test_heats import given_turn, start_job
 
 SCRIPT = Path(__file__).parent / "macos.py"
 SERVICES = re.compile(r"""["'(]/proc|prctl\(|sched_(get|set)affinity|pidfd_|os\.waitid""")
@@ -75,7 +75,7 @@ def test_a_case_on_macos_has_a_fresh_process_that_takes_turns(python: Path) -> N
     transport = LocalTransport(Settings(threads=1))
     worker = transport.start(Target(name="fake", backend="fake", python=str(python)), {})
     assert worker.ready().status == "ready"
-    job = start_job(worker, a_job())
+    job = start_job(worker)
     assert "benchbench.worker.spawned" in Path(f"/proc/{job.pid}/cmdline").read_text()
     job.stop()
     job.resume()

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
+from benchbench.analyse.metrics import Value
 from benchbench.analyse.scaling import SHARED_CORES, RunView, Scaling, scalings
 from benchbench.backends.base import Backend, backend_class
 from benchbench.documents.document import Sweeps
@@ -41,7 +43,6 @@ from tests.tiny import EVERY
 from tests.verifying import Verifier, failures
 
 NETWORKS = {"convnet_train": {}, "resnet50_train": {"depth": 14}, "gpt2_train": {}}
-NORMALISED = "r3d18_train"  # a network with batch norm whose reference takes a fifth of the time of ResNet-50
 ROOT = Path(__file__).parents[1]
 # Under `pytest -n`, the cases of a backend share a process and its workers.
 BACKENDS = [
@@ -128,26 +129,11 @@ def test_every_strategy_of_every_network_is_verified(verifier: Verifier, backend
     cases += divided_cases(backend, Dtype.FLOAT32, [name], accumulate=2)
     if "sync_batch_norm" in EVERY[name].fields():
         cases += divided_cases(backend, Dtype.FLOAT32, [name], sync_batch_norm=True)
+        cases.append(training_case(backend, Dtype.FLOAT32, name, TWO, accumulate=2, sync_batch_norm=True))
     if name == "convnet_train":
         cases += divided_cases(backend, Dtype.AMP_BF16, [name])
+        cases.append(training_case(backend, Dtype.AMP_BF16, name, accumulate=3))
     assert not failures(verifier.errors_of(cases))
-
-
-@pytest.mark.nightly
-@pytest.mark.real
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_micro_batches_and_gathered_statistics_are_verified(verifier: Verifier, backend: str) -> None:
-    """XLA compiles one program however it is divided; JAX has it on four devices, below."""
-    cases = divided_cases(backend, Dtype.FLOAT32, ["convnet_train"], accumulate=2)
-    cases = cases[: {"torch": 2, "jax": 0}.get(backend, 1)]
-    cases.append(training_case(backend, Dtype.AMP_BF16, "convnet_train", accumulate=3))
-    twice: dict[str, Scalar] = {"accumulate": 2}
-    cases.append(training_case(backend, Dtype.FLOAT32, NORMALISED, TWO, **twice, sync_batch_norm=True))
-    if backend_named(backend).statistics_per_device:  # both are equal otherwise
-        cases.append(training_case(backend, Dtype.FLOAT32, NORMALISED, TWO, **twice))
-    errors = verifier.errors_of(cases)
-    assert len(errors) == len(cases)
-    assert not failures(errors)
 
 
 MUTANTS = '''
@@ -564,7 +550,9 @@ def assert_reduced(program: str, micro_batches: int) -> None:
     assert micro_batches == 1 or not in_the_step
 
 
-def of_devices(devices: int, batch: int, step_s: Sequence[float], **over: Any) -> list[Record]:
+def of_devices(
+    devices: int, batch: int, step_s: Sequence[float], first_round: int = 0, **over: Any
+) -> list[Record]:
     placement = Placement(devices=devices, strategy=Strategy.DATA_PARALLEL) if devices > 1 else Placement()
     case = a_case(
         workload="convnet_train",
@@ -579,7 +567,7 @@ def of_devices(devices: int, batch: int, step_s: Sequence[float], **over: Any) -
         combined(cost, [(0, "cuda", measurement)] * devices) if devices > 1 else measurement
         for measurement in measurements
     ]
-    return [a_record(outcome, case=case, round=at) for at, outcome in enumerate(outcomes)]
+    return [a_record(outcome, case=case, round=at) for at, outcome in enumerate(outcomes, first_round)]
 
 
 def scaled(*records: list[Record]) -> tuple[list[Scaling], RunReport]:
@@ -603,6 +591,25 @@ def test_a_speed_up_is_computed_from_common_rounds(drift: list[float], faster: f
     assert (scaling.speedup.low or 0) <= faster * (1 + 1e-9) <= (scaling.speedup.high or 0) * (1 + 1e-6)
 
 
+@pytest.mark.parametrize(
+    ("rounds", "first_round", "speedup"),
+    [
+        (1, 1, Value(None, reason="no round has both")),
+        (1, 0, Value(4.0)),  # no interval
+        (2, 1, Value(2.0)),
+        (2, 0, Value(math.sqrt(8), ANY, ANY)),
+    ],
+)
+def test_only_common_rounds_count_in_a_speed_up(rounds: int, first_round: int, speedup: Value) -> None:
+    """One device takes 4 s in round 0 and 2 s in round 1; two devices take 1 s in their rounds."""
+    single, together = of_devices(1, 8, [4.0, 2.0][:rounds]), of_devices(2, 8, [1.0] * rounds, first_round)
+    (scaling,), _ = scaled(single, together)
+    assert (scaling.speedup.low is None) == (speedup.low is None)
+    assert scaling.speedup.reason == scaling.efficiency.reason == speedup.reason
+    assert scaling.speedup.value == (speedup.value and pytest.approx(speedup.value))
+    assert scaling.efficiency.value == (speedup.value and pytest.approx(speedup.value / 2))
+
+
 def test_weak_scaling_compares_equal_work_per_device() -> None:
     weak, _ = scaled(of_devices(1, 4, [1.0, 1.0]), of_devices(2, 8, [1.25, 1.25]))
     assert [scaling.is_weak for scaling in weak] == [True]
@@ -618,6 +625,7 @@ def test_devices_that_share_cores_have_no_efficiency() -> None:
     crowded = (note(NoteKind.OVERSUBSCRIBED, ranks=2),)
     (scaling,), _ = scaled(of_devices(1, 8, [1.0, 1.0]), of_devices(2, 8, [0.9, 0.9], notes=crowded))
     assert (scaling.speedup.value, scaling.efficiency.value) == (None, None)
+    assert scaling.speedup.reason == "fewer cores than devices"
 
 
 def test_a_report_compares_several_devices_with_one_and_the_ideal() -> None:
