@@ -1,0 +1,235 @@
+"""Commands, programs and examples of the documentation run as they are printed."""
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchbench.documents.run import answer
+from benchbench.model.case import Verdict
+from benchbench.store import runs
+from benchbench.store.runs import read_run
+from tests.brief import BRIEFLY
+from tests.factories import a_case, a_run, some_rounds
+from tests.program import accelbench, environment, rows
+from tests.test_architecture import ROOT
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """The code blocks of a page in docs/."""
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
+
+
+def commands(page: str) -> list[list[str]]:
+    """Arguments of the accelbench commands of a page, comments left out."""
+    lines = [line for block in blocks(page, "sh") for line in block.splitlines()]
+    return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("accelbench")]
+
+
+# docs/questions.md and the README
+
+QUESTIONS = commands("questions.md")
+OWN = {"my_model.py", "llama.json", "bench.py:loop"}  # files of the reader
+STORED = {"report", "hardware", "doctor"}  # answered by a stored run, or without a run
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/questions.md"])
+def test_the_answer_is_that_of_the_committed_run(page: str) -> None:
+    match = re.search(r"<!-- answer -->\n```\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    assert match
+    assert match[1].splitlines() == answer(read_run(ROOT / "results/reference/2026-11-28-cpu-quick"))
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    "command",
+    [command for command in QUESTIONS if command[0] == "run" and not OWN & set(command)],
+    ids=" ".join,
+)
+def test_every_run_can_be_planned(command: list[str], tmp_path: Path) -> None:
+    planned = [word for word in command if word != "--profile"]
+    accelbench(*planned, "--dry-run", cwd=tmp_path, ACCELBENCH_WORKLOADS="")
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("command", [command for command in QUESTIONS if command[0] in STORED], ids=" ".join)
+def test_stored_run_answers_each_command(command: list[str], tmp_path: Path) -> None:
+    cases = [a_case(params={"batch": batch}) for batch in (1, 2, 4)]
+    records = [record for case in cases for record in some_rounds(0.001, 0.00102, 0.00098, case=case)]
+    runs.store_run(tmp_path / "results", a_run(records))
+    accelbench(*command, cwd=tmp_path)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("command", QUESTIONS, ids=" ".join)
+def test_every_option_is_one_of_its_verb(command: list[str], tmp_path: Path) -> None:
+    verb = command[:2] if command[0] == "env" else command[:1]
+    output = accelbench(*verb, "--help", cwd=tmp_path, COLUMNS="200").stdout
+    for word in command:
+        if word.startswith("-"):
+            assert re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", output), word
+
+
+# docs/workloads.md, word for word
+
+OPERATION, WRONG, RIGHT, GRADIENTS = blocks("workloads.md", "python")
+LISTED, SIMULATED, TORCH, ALL, BACKWARD = commands("workloads.md")
+ONCE = ["--quick", "--rounds", "1"]
+
+
+def typed(folder: Path, *parts: str) -> None:
+    """Write the code of the page into the file, in its order."""
+    (folder / "mine").mkdir(exist_ok=True)
+    (folder / "mine/group_norm.py").write_text("\n".join(parts))
+
+
+@pytest.mark.real
+def test_the_operation_is_listed_and_simulated(tmp_path: Path) -> None:
+    typed(tmp_path, OPERATION)
+    listed = accelbench(*LISTED, cwd=tmp_path, ACCELBENCH_WORKLOADS="mine").stdout
+    assert "group normalisation of sequences" in listed
+    accelbench(*SIMULATED, cwd=tmp_path, ACCELBENCH_WORKLOADS="mine")
+    assert [row["status"] for row in rows(tmp_path)] == ["ok", "ok"]
+
+
+@pytest.mark.real
+def test_the_forgotten_bias_is_a_wrong_result(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    typed(tmp_path, OPERATION, WRONG)
+    accelbench(*TORCH, *ONCE, cwd=tmp_path, code=4, ACCELBENCH_WORKLOADS="mine", **BRIEFLY)
+    assert [row["status"] for row in rows(tmp_path)] == ["wrong_result"]
+
+
+@pytest.mark.real
+def test_every_framework_gives_the_operation_and_its_gradients(tmp_path: Path) -> None:
+    for framework in ("torch", "tensorflow", "jax"):
+        pytest.importorskip(framework)
+    typed(tmp_path, OPERATION, RIGHT, GRADIENTS)
+    words = [word.replace("group_norm", "group_norm,group_norm_backward") for word in ALL]
+    assert [word.replace("group_norm", "group_norm_backward") for word in ALL] == BACKWARD
+    accelbench(*words, *ONCE, cwd=tmp_path, ACCELBENCH_WORKLOADS="mine", **BRIEFLY)
+    assert [row["status"] for row in rows(tmp_path)] == ["ok"] * 6
+
+
+# docs/functions.md
+
+BENCH, ATTENTION, SCRIPT = blocks("functions.md", "python")
+ONE, BOTH, MODULE, CLAIM = commands("functions.md")
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Path:
+    (tmp_path / "bench.py").write_text(BENCH)
+    return tmp_path
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("command", "rounds", "case"),
+    [
+        (ONE, "1", "bench.py:exact"),
+        (BOTH, "3", "bench.py:loop@python:cpu → bench.py:exact@python:cpu"),
+    ],
+    ids=["one", "both"],
+)
+def test_functions_are_measured_and_compared(bench: Path, command: list[str], rounds: str, case: str) -> None:
+    assert case in accelbench(*command, "--rounds", rounds, cwd=bench).stdout
+
+
+@pytest.mark.real
+def test_a_modules_function_is_tagged(bench: Path) -> None:
+    shortened = ["1" if word == "5" else word for word in MODULE]
+    assert shortened != MODULE
+    accelbench(*shortened, cwd=bench)
+    assert "branch=main" in accelbench("list", "runs", cwd=bench).stdout
+
+
+@pytest.mark.real
+def test_the_claim_is_checked_with_equal_results(bench: Path) -> None:
+    (bench / "attention.py").write_text(ATTENTION)
+    low_claim = ["0.01x" if word == "1.5x" else word for word in CLAIM]
+    assert low_claim != CLAIM
+    output = accelbench(*low_claim, "--heats", "2", cwd=bench).stdout
+    assert output.startswith("confirmed: ")
+    assert "the same for 2 sets of inputs" in output
+
+
+@pytest.mark.real
+def test_the_script_ends_with_a_verdict(bench: Path) -> None:
+    (bench / "script.py").write_text(SCRIPT)
+    command = [sys.executable, "script.py"]
+    process = subprocess.run(command, cwd=bench, env=environment(), capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.strip() in {verdict.value for verdict in Verdict}
+
+
+# docs/kernels.md: examples are verified and timed like shipped workloads
+
+EXAMPLES = ROOT / "docs/examples"
+SMALL = ("-b", "torch", "-d", "cpu", "-p", "rows=5", "-p", "width=37", "--quick", "--rounds", "1")
+INTERPRETED = ("--env", "TRITON_INTERPRET=1")
+
+
+def run_example(
+    name: str, folder: Path, *options: str, code: int = 0, change: tuple[str, str] | None = None
+) -> dict[str, str]:
+    """The row of an example; `change` replaces a text in its file."""
+    workloads = folder / "mine"
+    workloads.mkdir()
+    shutil.copy(EXAMPLES / f"{name}.py", workloads)
+    if change:
+        text = (workloads / f"{name}.py").read_text()
+        assert change[0] in text
+        (workloads / f"{name}.py").write_text(text.replace(*change))
+    arguments = ("run", "-w", name, *SMALL, *options)
+    accelbench(*arguments, cwd=folder, code=code, ACCELBENCH_WORKLOADS=str(workloads), **BRIEFLY)
+    (row,) = rows(folder)
+    return row
+
+
+def test_the_page_names_every_example() -> None:
+    page = (ROOT / "docs/kernels.md").read_text()
+    assert all(f"examples/{path.name}" in page for path in EXAMPLES.glob("*.py"))
+
+
+@pytest.mark.real
+def test_the_triton_kernel_is_right_and_unranked_in_its_interpreter(tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    row = run_example("triton_softmax", tmp_path, *INTERPRETED)
+    assert row["status"] == "ok"
+    assert "not ranked: it ran in Triton's interpreter" in str(row["notes"])
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    "change", [("tl.sum(powers, axis=0)", "tl.max(powers, axis=0)"), ("tl.exp(", "tl.exp2(")]
+)
+def test_a_wrong_triton_kernel_is_caught(tmp_path: Path, change: tuple[str, str]) -> None:
+    pytest.importorskip("triton")
+    row = run_example("triton_softmax", tmp_path, *INTERPRETED, code=4, change=change)
+    assert row["status"] == "wrong_result"
+
+
+@pytest.mark.real
+def test_the_triton_kernel_needs_a_gpu_or_its_interpreter(tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    row = run_example("triton_softmax", tmp_path)
+    assert (row["status"], "TRITON_INTERPRET=1" in row["message"]) == ("unsupported", True)
+
+
+@pytest.mark.real
+def test_the_opencl_kernel_is_right_and_a_wrong_one_is_caught(tmp_path: Path) -> None:
+    pytest.importorskip("pyopencl")
+    (tmp_path / "right").mkdir()
+    row = run_example("opencl_softmax", tmp_path / "right")
+    if row["status"] == "unsupported":
+        pytest.skip(row["message"])
+    assert row["status"] == "ok"
+    (tmp_path / "wrong").mkdir()
+    change = ("/= sum", "/= largest")
+    row = run_example("opencl_softmax", tmp_path / "wrong", code=4, change=change)
+    assert row["status"] == "wrong_result"
