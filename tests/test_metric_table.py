@@ -11,7 +11,7 @@ import pytest
 
 from benchbench.documents import lists
 from benchbench.store import runs
-from tests.factories import a_run, a_run_info, some_rounds
+from tests.factories import a_run, some_rounds
 from tests.program import environment
 from tests.test_architecture import ROOT
 
@@ -36,62 +36,37 @@ def test_the_documented_table_matches_the_code() -> None:
     assert [line for line in text.splitlines() if line.startswith("| `")] == table
 
 
-@pytest.fixture(scope="module")
-def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The package with one more metric, and two runs."""
-    folder = tmp_path_factory.mktemp("extended")
-    shutil.copytree(ROOT / "benchbench", folder / "benchbench")  # with its compiled bytecode
-    table = folder / "benchbench/analyse/metrics.py"
+@pytest.mark.real
+def test_one_entry_adds_a_metric_everywhere(tmp_path: Path) -> None:
+    """In a copy of the package with one more metric: in a report, a comparison, a history and an export."""
+    shutil.copytree(ROOT / "benchbench", tmp_path / "benchbench")  # with its compiled bytecode
+    table = tmp_path / "benchbench/analyse/metrics.py"
     before, name, after = table.read_text().partition(")\n\n\ndef metric_named(")
     table.write_text(before + ENTRY + name + after)
     for number, step_s in enumerate((0.001, 0.002)):
-        info = a_run_info(id=f"2026010{number + 1}-030405-abcd", started=f"2026-01-0{number + 1}T03:04:05Z")
         records = some_rounds(step_s, step_s * 1.01, step_s * 0.99)
-        runs.store_run(folder / "results", a_run(records, id=info.id, started=info.started))
-    return folder
+        run = a_run(records, id=f"2026010{number}-030405-abcd", started=f"2026-01-0{number + 1}T03:04:05Z")
+        runs.store_run(tmp_path / "results", run)
 
+    def output_of(*arguments: str) -> str:
+        """Output of a new process: a fork would not have the entry."""
+        command = [sys.executable, "-m", "benchbench.cli", *arguments]
+        environ = environment(PYTHONPATH=str(tmp_path))
+        return subprocess.run(
+            command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=True
+        ).stdout
 
-def output_of(folder: Path, *arguments: str) -> str:
-    """Output of the package in `folder`, in a new process: a fork would not have the entry."""
-    command = [sys.executable, "-m", "benchbench.cli", *arguments]
-    environ = environment(PYTHONPATH=str(folder))
-    process = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=True)
-    return process.stdout
+    def parsed(*arguments: str) -> Any:
+        return json.loads(output_of(*arguments, "--format", "json"))
 
-
-def parsed(folder: Path, *arguments: str) -> Any:
-    return json.loads(output_of(folder, *arguments, "--format", "json"))
-
-
-@pytest.mark.real
-def test_one_entry_is_a_column_of_the_report(extended: Path) -> None:
-    (row,) = parsed(extended, "report", "latest")["rows"]
+    (row,) = parsed("report", "latest")["rows"]
     assert row["slowest_s"] == pytest.approx(0.00202)
-
-
-@pytest.mark.real
-def test_one_entry_is_a_column_of_the_table_on_request(extended: Path) -> None:
-    output = output_of(extended, "report", "latest", "--columns", "latency,slowest_s")
-    assert "slowest_s" in output
-    assert "2.02 ms" in output
-
-
-@pytest.mark.real
-def test_one_entry_can_be_compared(extended: Path) -> None:
-    comparison = parsed(extended, "compare", "latest~1", "latest", "--metric", "slowest_s")
-    (verdict,) = comparison["verdicts"]
+    assert "2.02 ms" in output_of("report", "latest", "--columns", "latency,slowest_s")
+    (verdict,) = parsed("compare", "latest~1", "latest", "--metric", "slowest_s")["verdicts"]
     assert (verdict["metric"], verdict["verdict"]) == ("slowest_s", "slower")
-
-
-@pytest.mark.real
-def test_one_entry_has_a_history(extended: Path) -> None:
-    (series,) = parsed(extended, "history", "--metric", "slowest_s")
+    (series,) = parsed("history", "--metric", "slowest_s")
     assert [point["value"] for point in series["points"]] == pytest.approx([0.00101, 0.00202])
-
-
-@pytest.mark.real
-def test_one_entry_is_exported_and_listed(extended: Path) -> None:
-    output_of(extended, "export", "latest", "--to", "gha-benchmark", "-o", "exported")
-    entries = json.loads((extended / "exported/smaller-is-better.json").read_text())
+    output_of("export", "latest", "--to", "gha-benchmark", "-o", "exported")
+    entries = json.loads((tmp_path / "exported/smaller-is-better.json").read_text())
     assert "slowest block" in {entry["name"].partition("cpu ")[2] for entry in entries}
-    assert "slowest_s" in {row["metric"] for row in parsed(extended, "list", "metrics")}
+    assert "slowest_s" in {row["metric"] for row in parsed("list", "metrics")}

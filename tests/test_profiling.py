@@ -25,6 +25,7 @@ from tests.factories import (
     an_operator,
 )
 from tests.program import accelbench, rows
+from tests.test_pages import commands
 
 ONCE = ("run", "-b", "fake", "-d", "cpu", "--quick", "--rounds", "1")
 FAKE = (*ONCE, "--profile")
@@ -298,11 +299,7 @@ def test_the_reason_is_a_note_of_the_case(tmp_path: Path) -> None:
 
 @pytest.mark.real
 def test_the_documented_commands_work(tmp_path: Path) -> None:
-    text = (Path(__file__).parent.parent / "docs/profiling.md").read_text()
-    block = text[text.index("```sh\n") + 6 : text.index("\n```\n")]
-    lines = [line.partition("#")[0].split()[1:] for line in block.splitlines()]
-    assert [line[0] for line in lines] == ["run", "profile", "profile"]
-    run, once, twice = lines
+    run, once, twice = commands("profiling.md")[:3]
     accelbench(*run, "-b", "fake", "-d", "cpu", "--quick", "--rounds", "1", cwd=tmp_path)
     accelbench(*run, "-b", "fake", "-d", "cpu", "--quick", "--rounds", "1", cwd=tmp_path)
     assert "resnet50_train(batch=1" in accelbench(*once, cwd=tmp_path).stdout

@@ -133,9 +133,10 @@ def on_a_terminal(folder: Path, *arguments: str, code: int = 0, **variables: str
 
 
 @pytest.mark.real
-def test_the_bar_disappears_at_the_end(tmp_path: Path) -> None:
+def test_the_bar_has_the_time_left_and_disappears_at_the_end(tmp_path: Path) -> None:
     output = on_a_terminal(tmp_path, "run", "-b", "fake", "-w", "honest", "--rounds", "1")
     assert "━" in output
+    assert " left" in output
     remaining = screen(output)
     assert not [line for line in remaining if "━" in line or " left " in line]
     assert [line.split()[0] for line in remaining if line.strip()][-2:] == ["1", "next:"]
