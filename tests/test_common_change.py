@@ -111,6 +111,35 @@ def test_the_baselines_code_shows_whether_the_code_or_the_hour_changed(old: floa
     assert together.confirmation.ratio == pytest.approx(1.2 / old)
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "rounds", "verdict"),
+    [
+        (6, 6, 3, Verdict.SLOWER),
+        (5, 6, 3, Verdict.SLOWER),
+        (6, 5, 3, Verdict.SLOWER),
+        (4, 6, 3, Verdict.INSUFFICIENT),
+        (6, 4, 3, Verdict.INSUFFICIENT),
+        (0, 6, 3, Verdict.INSUFFICIENT),
+        (6, 6, 2, Verdict.INSUFFICIENT),
+    ],
+)
+def test_a_common_change_is_confirmed_by_three_pairs_of_five_cases(
+    before: int, after: int, rounds: int, verdict: Verdict
+) -> None:
+    """`before` and `after`: cases of the old and of the new code in the second measurement."""
+    old, new = (
+        a_session(medians(5, [factor] * CASES)[:count, :rounds], some_cases(CASES)[:count], day=9)
+        for factor, count in ((1.0, before), (1.2, after))
+    )
+    policy = replace(POLICY, interleaved=True)
+    result = decide(sessions(*CALM), a_new(*[1.2] * CASES), policy, Confirmation(new=new, ref=old))
+    (together,) = result.together
+    assert together.verdict is verdict
+    reason = "measured again: too few cases have pairs"
+    assert (reason in together.reason) == (verdict is Verdict.INSUFFICIENT)
+    assert together.confirmation is None or together.confirmation.against == rounds
+
+
 def test_fewer_than_five_cases_have_no_common_change() -> None:
     source = np.random.default_rng(3)
     rows = process_medians(source, (6, 4, 3), 0.001)
