@@ -35,7 +35,9 @@ FOLDERS = (
 # Files whose entries do not begin with the file's name: file → names, without the suffix `_backward`.
 FAMILIES = {
     f"{WORKLOADS}.operations.convolution": ("conv2d", "conv3d", "conv_transpose2d", "depthwise_conv2d"),
-    f"{WORKLOADS}.operations.elementwise": ("dropout", "gelu", "relu"),
+    f"{WORKLOADS}.operations.elementwise": (
+        *("add", "copy", "dropout", "gelu", "launch", "relu", "scale", "triad"),
+    ),
     f"{WORKLOADS}.operations.gemm": ("batched_gemm", "linear"),
     f"{WORKLOADS}.operations.losses": ("cross_entropy", "mse"),
     f"{WORKLOADS}.operations.normalisation": ("batch_norm", "layer_norm", "rms_norm", "softmax"),
@@ -43,10 +45,12 @@ FAMILIES = {
     f"{WORKLOADS}.operations.recurrent": ("gru", "lstm", "rnn"),
     f"{WORKLOADS}.operations.rows": ("reduction", "sort", "top_k"),
     f"{WORKLOADS}.operations.tables": ("embedding", "gather", "scatter"),
-    f"{WORKLOADS}.operations.vectors": ("add", "copy", "launch", "scale", "triad"),
+    f"{WORKLOADS}.networks.decoders": ("gpt2", "llama", "transformer"),
+    f"{WORKLOADS}.networks.plain_cnns": ("convnet", "mnist_cnn", "vgg16"),
+    f"{WORKLOADS}.networks.residual_networks": ("r3d18", "resnet50"),
     f"{WORKLOADS}.transfers.copies": ("device_to_host", "host_to_device", "overlap"),
     f"{WORKLOADS}.collectives.exchanges": (
-        *("all_gather", "all_reduce", "all_to_all", "broadcast", "reduce_scatter", "send_recv"),
+        *("all_gather", "all_reduce", "all_to_all", "barrier", "broadcast", "reduce_scatter", "send_recv"),
     ),
 }
 UNLISTED = ("benchbench.backends.python",)  # not in lists of entries, since it runs no workload

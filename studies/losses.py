@@ -16,8 +16,7 @@ from benchbench.backends.base import backend_class
 from benchbench.model.case import Dtype
 from benchbench.model.device import Probe, Target
 from benchbench.workloads.base import Draw, Training, Workload
-from benchbench.workloads.networks.r3d18 import R3d18
-from benchbench.workloads.networks.resnet50 import Resnet50
+from benchbench.workloads.networks.residual_networks import R3d18, Resnet50
 from benchbench.workloads.steps import AdversarialStep, TrainingStep
 from benchbench.workloads.transfers.input_pipeline import InputPipeline
 from tests.factories import a_case, real_settings

@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import Any
 
 from benchbench.workloads.base import Workload
-from benchbench.workloads.networks.convnet import ConvnetTrain
+from benchbench.workloads.networks.plain_cnns import ConvnetTrain
 from benchbench.workloads.operations.gemm import Gemm
 from studies.rivals import torch_timer
 

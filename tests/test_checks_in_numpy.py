@@ -29,7 +29,7 @@ from benchbench.worker.case import OpenCase, check_timed, verify_output
 from benchbench.worker.program import Implausible, WrongResult, build
 from benchbench.worker.reference import reference
 from benchbench.workloads.base import Draw, Program, Step, Training, Workload
-from benchbench.workloads.networks.convnet import ConvnetTrain
+from benchbench.workloads.networks.plain_cnns import ConvnetTrain
 from benchbench.workloads.operations.gemm import Gemm
 from benchbench.workloads.program import Feed
 from tests.factories import a_case

@@ -21,7 +21,7 @@ from benchbench.workloads._layers import Dense
 from benchbench.workloads.base import Draw, Workload
 from benchbench.workloads.networks.bert_base import BertBaseTrain
 from benchbench.workloads.networks.dcgan import DcganTrain
-from benchbench.workloads.networks.resnet50 import Resnet50Infer, Resnet50Train
+from benchbench.workloads.networks.residual_networks import Resnet50Infer, Resnet50Train
 from benchbench.workloads.operations.attention import Attention, AttentionBackward
 from benchbench.workloads.operations.convolution import (
     Conv2d,

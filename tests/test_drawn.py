@@ -14,7 +14,7 @@ from benchbench.registry import DRAWN
 from benchbench.worker.random_cache import MAX_SIZE, cached_normal, cached_result
 from benchbench.worker.reference import reference, training_reference
 from benchbench.workloads.draw import Draw, standard_normal
-from benchbench.workloads.networks.gpt2 import Gpt2Train
+from benchbench.workloads.networks.decoders import Gpt2Train
 
 KEY = (1, 2)
 NORMAL = standard_normal(KEY, (5,), np.float32)

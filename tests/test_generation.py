@@ -17,8 +17,14 @@ from benchbench.workloads._programs.numpy import training
 from benchbench.workloads._reference.ops import Ops
 from benchbench.workloads.base import Draw, Program
 from benchbench.workloads.causal import Decode, Decoder, Prefill
-from benchbench.workloads.networks.gpt2 import Gpt2Decode, Gpt2Prefill, Gpt2Train
-from benchbench.workloads.networks.llama import LlamaDecode, LlamaPrefill, LlamaTrain
+from benchbench.workloads.networks.decoders import (
+    Gpt2Decode,
+    Gpt2Prefill,
+    Gpt2Train,
+    LlamaDecode,
+    LlamaPrefill,
+    LlamaTrain,
+)
 from tests.test_attention import HeadsInTurn, Unmasked
 from tests.test_networks import FRAMEWORKS, built, compiled
 from tests.tiny import parameters_of

@@ -12,7 +12,7 @@ from benchbench.timing.policy import POLICIES
 from benchbench.timing.sampling import MAX_ITERATIONS, Samples, measure_steps
 from benchbench.worker.program import build
 from benchbench.workloads.base import Workload
-from benchbench.workloads.networks.convnet import ConvnetTrain
+from benchbench.workloads.networks.plain_cnns import ConvnetTrain
 from benchbench.workloads.operations.gemm import Gemm
 from tests.program import accelbench, rows
 

@@ -45,7 +45,7 @@ from benchbench.workloads._image_sets import (
 )
 from benchbench.workloads._programs.jax import require_grain
 from benchbench.workloads.base import CONSUMER, SOURCE, Draw
-from benchbench.workloads.networks.convnet import ConvnetTrain
+from benchbench.workloads.networks.plain_cnns import ConvnetTrain
 from benchbench.workloads.transfers.input_pipeline import InputPipeline
 from tests.brief import BRIEFLY
 from tests.factories import a_case, a_measurement, a_record, a_run

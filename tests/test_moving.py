@@ -29,7 +29,7 @@ from benchbench.worker.reference import reference
 from benchbench.worker.verify import tolerance
 from benchbench.workloads._reference.ops import Ops
 from benchbench.workloads.base import CONSUMER, OUTPUT, SOURCE, Draw, Operation, Program
-from benchbench.workloads.operations.vectors import SCALAR
+from benchbench.workloads.operations.elementwise import SCALAR
 from benchbench.workloads.transfers.copies import NEXT, PRODUCT
 from tests.factories import a_probe
 from tests.tiny import error_ratio

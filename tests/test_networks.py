@@ -24,8 +24,8 @@ from benchbench.workloads._programs.numpy import gradients_of, training
 from benchbench.workloads._programs.torch import load_module
 from benchbench.workloads.base import Draw, Program, Workload
 from benchbench.workloads.network import Network, nhwc
-from benchbench.workloads.networks.convnet import ConvnetTrain
-from benchbench.workloads.networks.resnet50 import Resnet50Infer, Resnet50Train
+from benchbench.workloads.networks.plain_cnns import ConvnetTrain
+from benchbench.workloads.networks.residual_networks import Resnet50Infer, Resnet50Train
 from benchbench.workloads.steps import TrainingStep
 from tests.tiny import tiny
 

@@ -32,11 +32,10 @@ from benchbench.running.verification import computation_name, replicas
 from benchbench.workloads._programs import torch_parallel
 from benchbench.workloads.base import Draw, Training
 from benchbench.workloads.network import batch_statistics, grouped_by_device, micro_batches, part_of_batch
-from benchbench.workloads.networks.convnet import ConvnetTrain
 from benchbench.workloads.networks.dcgan import DcganTrain
-from benchbench.workloads.networks.gpt2 import Gpt2Train
-from benchbench.workloads.networks.resnet50 import Resnet50Train
-from benchbench.workloads.networks.transformer import TransformerTrain
+from benchbench.workloads.networks.decoders import Gpt2Train, TransformerTrain
+from benchbench.workloads.networks.plain_cnns import ConvnetTrain
+from benchbench.workloads.networks.residual_networks import Resnet50Train
 from benchbench.workloads.steps import STRATEGIES, TrainingStep
 from tests.factories import a_case, a_cost, a_measurement, a_probe, a_record, a_run_info
 from tests.tiny import EVERY
@@ -139,7 +138,7 @@ def test_every_strategy_of_every_network_is_verified(verifier: Verifier, backend
 MUTANTS = '''
 from dataclasses import dataclass
 
-from benchbench.workloads.networks.convnet import ConvnetTrain
+from benchbench.workloads.networks.plain_cnns import ConvnetTrain
 
 
 @dataclass(frozen=True)
@@ -474,7 +473,7 @@ COUNTED = '''
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchbench.workloads.networks.convnet import ConvnetTrain
+from benchbench.workloads.networks.plain_cnns import ConvnetTrain
 
 
 @dataclass(frozen=True)

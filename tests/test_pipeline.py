@@ -26,9 +26,9 @@ from benchbench.plan.cases import division_obstacle
 from benchbench.worker.program import loss_of
 from benchbench.workloads._layers import Dense, weights_of
 from benchbench.workloads.network import Chain, Link, cut_chain
-from benchbench.workloads.networks.convnet import ConvnetTrain
-from benchbench.workloads.networks.gpt2 import Gpt2Train
-from benchbench.workloads.networks.resnet50 import Resnet50Train
+from benchbench.workloads.networks.decoders import Gpt2Train
+from benchbench.workloads.networks.plain_cnns import ConvnetTrain
+from benchbench.workloads.networks.residual_networks import Resnet50Train
 from benchbench.workloads.steps import PipelinedTraining
 from tests.factories import a_case, a_cost, a_measurement, a_probe, a_record, a_run, a_run_info
 from tests.rendering import columns_of
@@ -228,8 +228,8 @@ MUTANTS = '''
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchbench.workloads.networks.convnet import ConvnetTrain
-from benchbench.workloads.networks.gpt2 import Gpt2Train
+from benchbench.workloads.networks.plain_cnns import ConvnetTrain
+from benchbench.workloads.networks.decoders import Gpt2Train
 
 
 @dataclass(frozen=True)

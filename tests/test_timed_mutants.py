@@ -25,9 +25,9 @@ from benchbench.worker.case import OpenCase, case_notes, check_timed, first_call
 from benchbench.worker.program import Implausible, Runner, WrongResult, build
 from benchbench.workloads._reference.ops import Ops
 from benchbench.workloads.base import Draw, Operation, Training, Workload, wide
-from benchbench.workloads.networks.mnist_cnn import MnistCnnInfer, MnistCnnTrain
+from benchbench.workloads.networks.plain_cnns import MnistCnnInfer, MnistCnnTrain
+from benchbench.workloads.operations.elementwise import Add
 from benchbench.workloads.operations.gemm import BatchedGemm, Gemm, Linear
-from benchbench.workloads.operations.vectors import Add
 from tests.factories import a_case
 from tests.tiny import reference_of
 

@@ -13,11 +13,10 @@ from benchbench.workloads._programs.numpy import gradients_of, training
 from benchbench.workloads._reference.ops import Ops
 from benchbench.workloads.base import Draw, Workload
 from benchbench.workloads.networks.dcgan import DcganInfer, DcganTrain
-from benchbench.workloads.networks.mnist_cnn import MnistCnnInfer, MnistCnnTrain
-from benchbench.workloads.networks.r3d18 import R3d18Infer, R3d18Train
+from benchbench.workloads.networks.plain_cnns import MnistCnnInfer, MnistCnnTrain, Vgg16Infer, Vgg16Train
+from benchbench.workloads.networks.residual_networks import R3d18Infer, R3d18Train
 from benchbench.workloads.networks.ssd_head import SsdHeadInfer, SsdHeadTrain
 from benchbench.workloads.networks.unet import UnetInfer, UnetTrain
-from benchbench.workloads.networks.vgg16 import Vgg16Infer, Vgg16Train
 from benchbench.workloads.steps import Inference, TrainingStep
 from tests.test_networks import DRAW, FRAMEWORKS, Trained
 from tests.tiny import error_ratio

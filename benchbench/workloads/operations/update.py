@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from importlib import import_module
 from math import prod
-from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
+from benchbench import registry
 from benchbench.arrays import Array
 from benchbench.errors import Unsupported, UsageError, unknown
 from benchbench.model.case import AMP, Dtype
 from benchbench.model.measurement import Cost
-from benchbench.workloads import networks
 from benchbench.workloads._layers import Weight
 from benchbench.workloads._optimizers import Optimizer, optimizer_named, refusal
 from benchbench.workloads.base import Draw, Program, Step, Training
@@ -22,6 +20,7 @@ from benchbench.workloads.steps import TrainingStep
 if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays, DeviceContext
 
+TRAIN = "_train"  # end of the name of a network's training step
 DRAWN = 2**20  # elements of a tensor; the rest repeats them, since drawing takes longer than updating
 SMALL = {
     "weight": Weight(shape=(37, 19), scale=0.1),
@@ -211,21 +210,17 @@ def parameters_of(network: str) -> dict[str, Weight]:
     """Learnt parameters by PyTorch's names. Raises UsageError."""
     if network == "small":
         return SMALL
-    names = [module.name for module in iter_modules(networks.__path__) if not module.name.startswith("_")]
-    if network in names and (weights := _trained(network)):
-        return {name: weight for name, weight in weights.items() if weight.is_learnt}
-    hint = unknown("networks", network, ["small", *filter(_trained, names)])
+    training = registry.find_class(
+        registry.WORKLOADS,
+        f"{network}{TRAIN}",
+        TrainingStep,  # type: ignore[type-abstract]
+    )
+    if training:
+        return {name: weight for name, weight in training().weights().items() if weight.is_learnt}
+    names = registry.entry_names(registry.WORKLOADS)
+    networks = [name.removesuffix(TRAIN) for name in names if name.endswith(TRAIN)]
+    hint = unknown("networks", network, ["small", *networks])
     raise UsageError(f"No network named {network!r} whose parameters are updated.", hint)
-
-
-def _trained(network: str) -> dict[str, Weight]:
-    """The weights of the network that a file trains, at its default size; {} where it trains none."""
-    module = import_module(f"{networks.__name__}.{network}")
-    for kind in vars(module).values():
-        if isinstance(kind, type) and issubclass(kind, TrainingStep) and kind.__module__ == module.__name__:
-            found: TrainingStep = kind()
-            return found.weights()
-    return {}
 
 
 def _gradient(name: str) -> str:

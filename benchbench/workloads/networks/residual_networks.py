@@ -1,0 +1,517 @@
+"""Networks of residual blocks: a stem, blocks with shortcuts, and a dense layer.
+
+A subclass defines the sizes, the convolutions of stem and blocks, and torch's module of a block.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from benchbench.arrays import Array
+from benchbench.errors import UsageError
+from benchbench.model.case import streams_obstacle
+from benchbench.workloads._conv_layers import Conv
+from benchbench.workloads._layers import Dense, Norm
+from benchbench.workloads._programs import jax_layers, numpy, tensorflow_layers, torch_layers
+from benchbench.workloads.base import Draw
+from benchbench.workloads.network import Chain, Link
+from benchbench.workloads.steps import Inference, PipelinedTraining
+
+if TYPE_CHECKING:
+    from benchbench.workloads.base import Draw
+
+GAIN = 4.0  # of the convolutions, relative to He's initialisation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """Convolutions with a shortcut from the input, which is projected if the shapes differ."""
+
+    stage: str
+    convs: tuple[Conv, ...]  # one after the other
+    projection: Conv | None
+
+    def members(self) -> tuple[Conv, ...]:
+        """All convolutions of the block."""
+        return (*self.convs, self.projection) if self.projection else self.convs
+
+
+class ResidualNetwork(Chain):
+    """Base of residual networks, with batch norm after each convolution and ReLU after it or the addition."""
+
+    depth: int  # a key of `depths`
+    depths: ClassVar[Mapping[int, tuple[int, ...]]]  # layers on the longest path → blocks of each stage
+    last_norm: ClassVar[str]  # name of the norm at the end of a block
+    pool: ClassVar[int] = 1  # input pixels per output pixel of the max-pool after the stem
+
+    def __post_init__(self) -> None:
+        """Also raise UsageError for a depth that is not in `depths`."""
+        super().__post_init__()
+        if self.depth not in self.depths:
+            raise UsageError(f"depth={self.depth} must be {' or '.join(map(str, self.depths))}.")
+
+    @property
+    @abstractmethod
+    def stem(self) -> Conv:
+        """The convolution before the first block."""
+
+    @abstractmethod
+    def blocks(self) -> Iterator[Block]:
+        """Blocks in the order in which they are applied."""
+
+    @property
+    @abstractmethod
+    def head(self) -> Dense:
+        """The dense layer after the mean over all pixels."""
+
+    @abstractmethod
+    def torch_block(self) -> Any:
+        """Class of torch's module for a `Block`."""
+
+    def torch_stem(self) -> Any:
+        """The `nn.Sequential` before the first block."""
+        from torch import nn
+
+        return torch_conv_norm(self.stem).append(nn.ReLU(inplace=True))
+
+    def tensorflow_pool(self, x: Any) -> Any:
+        """Input of the first block, from the stem's output; likewise `jax_pool` and `numpy_pool`."""
+        return x
+
+    def jax_pool(self, x: Any) -> Any:
+        return x
+
+    def numpy_pool(self, ops: Any, x: Any) -> Any:
+        return x
+
+    @property
+    def output_shape(self) -> tuple[int, int]:
+        return self.batch, self.head.outputs
+
+    def links(self) -> list[Link]:
+        """The stem, the blocks, and the dense layer. The last block includes the mean over pixels."""
+
+        def link(convs: Iterable[Conv], outputs: int) -> Link:
+            layers = tuple(layer for conv in convs for layer in (conv, self._norm(conv)))
+            return Link(layers=layers, outputs=outputs)
+
+        *first_blocks, last = self.blocks()
+        return [
+            link((self.stem,), self.stem.pixels()[1] // self.pool),
+            *(link(block.members(), block.convs[-1].pixels()[1]) for block in first_blocks),
+            link(last.members(), self.head.inputs),
+            Link(layers=(self.head,), outputs=self.head.outputs),
+        ]
+
+    def lengthened(self, stages: int) -> Self:
+        """The published depth if this one has too few blocks."""
+        if stages <= len(self.links()):
+            return self
+        return replace(self, depth=max(self.depths))  # type: ignore[type-var]  # each is a dataclass
+
+    @property
+    def roundings(self) -> int:
+        """The sum of each block and pooling count, too."""
+        return super().roundings + sum(self.depths[self.depth]) + 1
+
+    def torch(self) -> Any:
+        from torch import nn
+
+        block = self.torch_block()
+        stages = {
+            name: nn.Sequential(*map(block, members))
+            for name, members in groupby(self.blocks(), lambda block: block.stage)
+        }
+        mean = nn.AdaptiveAvgPool3d if len(self.stem.sizes) == 3 else nn.AdaptiveAvgPool2d
+        layers = OrderedDict(
+            stem=self.torch_stem(),
+            **stages,
+            pool=mean(1),
+            flatten=nn.Flatten(),
+            fc=torch_layers.dense(self.head),
+        )
+        return nn.Sequential(layers)
+
+    def tensorflow(self, weights: dict[str, Any], x: Any, *, training: bool) -> Any:
+        import tensorflow as tf
+
+        def conv_norm(x: Any, conv: Conv) -> Any:
+            y = tensorflow_layers.conv(x, weights, conv)
+            return tensorflow_layers.batch_norm(
+                y,
+                weights,
+                self._norm(conv).name,
+                training=training,
+                gathers_statistics=self.gathers_statistics,
+            )
+
+        x = self.tensorflow_pool(tf.nn.relu(conv_norm(x, self.stem)))
+        x = self._through_blocks(x, conv_norm, tf.nn.relu, tf.add)
+        pixels = list(range(1, len(x.shape) - 1))
+        return tensorflow_layers.dense(tf.reduce_mean(x, pixels), weights, self.head.name)
+
+    def jax(self, weights: dict[str, Any], x: Any, *, training: bool) -> Any:
+        import jax
+
+        def conv_norm(x: Any, conv: Conv) -> Any:
+            y = jax_layers.conv(x, weights, conv)
+            return jax_layers.batch_norm(y, weights, self._norm(conv).name, training=training)
+
+        x = self.jax_pool(jax.nn.relu(conv_norm(x, self.stem)))
+        x = self._through_blocks(x, conv_norm, jax.nn.relu, jax.numpy.add)
+        return jax_layers.dense(x.mean(axis=tuple(range(1, x.ndim - 1))), weights, self.head.name)
+
+    def numpy(self, ops: Any, weights: dict[str, Any], x: Any, *, training: bool) -> Any:
+        def conv_norm(x: Any, conv: Conv) -> Any:
+            y = numpy.conv(ops, x, weights, conv)
+            return numpy.batch_norm(ops, y, weights, self._norm(conv).name, training=training)
+
+        x = self.numpy_pool(ops, ops.relu(conv_norm(x, self.stem)))
+        x = self._through_blocks(x, conv_norm, ops.relu, ops.add)
+        return numpy.dense(ops, ops.mean(x, tuple(range(2, x.ndim))), weights, self.head.name)
+
+    def _through_blocks(
+        self,
+        x: Any,
+        conv_norm: Callable[[Any, Conv], Any],
+        relu: Callable[[Any], Any],
+        add: Callable[..., Any],
+    ) -> Any:
+        """Output of the last block, computed with a framework's functions."""
+        for block in self.blocks():
+            y = x
+            for conv in block.convs[:-1]:
+                y = relu(conv_norm(y, conv))
+            y = conv_norm(y, block.convs[-1])
+            x = relu(add(y, conv_norm(x, block.projection) if block.projection else x))
+        return x
+
+    def _norm(self, conv: Conv) -> Norm:
+        """The batch norm after `conv`, with weights for which rounding errors do not grow from step to step.
+
+        With He's weights, gain 1/2 after a block and shift 0, the first gradient has norm 650 at
+        `Resnet50Train.tiny`, and float32 is 8 % off at the second step: ReLU's derivative jumps at 0, and
+        every jump is amplified. Therefore blocks add little to their input, few activations within them are
+        close to 0, and the convolutions are `GAIN` times He's. Batch norm divides by that again, while their
+        gradient shrinks by the same factor. float32 then stays within 1e-5.
+        """
+        name = conv.name.replace("conv", "norm")
+        is_last = name.endswith(self.last_norm)
+        return Norm(
+            name=name,
+            channels=conv.outputs,
+            scale=(0.2, 0.05) if is_last else (1.0, 0.1),
+            shift=(0.0 if is_last or name == "stem.norm" else 1.0, 0.1),
+            variance=GAIN**2,
+            is_short_branch=conv.is_short_branch,
+        )
+
+
+@dataclass(frozen=True)
+class ResidualTraining(PipelinedTraining):
+    """Training step of a residual network.
+
+    Batch statistics are those of each device's part or of the whole batch, depending on the framework. With
+    `sync_batch_norm` they are of the whole batch in every framework.
+    """
+
+    sync_batch_norm: bool = False
+    added = frozenset({"sync_batch_norm"})
+
+
+def torch_conv_norm(conv: Conv) -> Any:
+    """A convolution and its batch norm, for images or videos."""
+    from torch import nn
+
+    norm = nn.BatchNorm3d if len(conv.sizes) == 3 else nn.BatchNorm2d
+    return nn.Sequential(OrderedDict(conv=torch_layers.conv(conv), norm=norm(conv.outputs)))
+
+
+RESNET50_WIDTHS = (64, 128, 256, 512)  # channels within a block
+RESNET50_EXPANSION = 4  # channels out of a block / within it
+RESNET50_HALVINGS = 32  # image pixels per pixel of the last stage, along a side
+
+
+@dataclass(frozen=True)
+class Resnet50(ResidualNetwork):
+    """ResNet-50 v1.5 (He et al. 2016, table 1, with the stride in the 3 × 3 convolution).
+
+    25,557,032 parameters, 1000 classes. A block is a bottleneck: 1 × 1, 3 × 3, 1 × 1.
+    """
+
+    batch: int = 32
+    image: int = 224  # pixels on a side
+    depth: int = 50  # 14: a block per stage, the shortest network of the same parts
+
+    depths: ClassVar[Mapping[int, tuple[int, ...]]] = {50: (3, 4, 6, 3), 14: (1, 1, 1, 1)}
+    last_norm = "norm3"
+    head = Dense(name="fc", inputs=512 * RESNET50_EXPANSION, outputs=1000)
+    pool = 4
+    added = frozenset({"depth"})
+    version = 2  # JAX's 1 × 1 convolutions are products on the CPU
+
+    def __post_init__(self) -> None:
+        """Also raise UsageError for a side that cannot be halved five times."""
+        super().__post_init__()
+        if self.image % RESNET50_HALVINGS:
+            raise UsageError(f"image={self.image} must be a multiple of {RESNET50_HALVINGS}.")
+
+    @property
+    def stem(self) -> Conv:
+        """The convolution before the first block; a 3 × 3 max-pool with stride 2 follows."""
+        return Conv(name="stem.conv", inputs=3, outputs=64, kernel=7, stride=2, size=self.image, gain=GAIN)
+
+    def blocks(self) -> Iterator[Block]:
+        inputs, side = 64, self.image // 4
+        for stage, (count, width) in enumerate(
+            zip(self.depths[self.depth], RESNET50_WIDTHS, strict=True), start=1
+        ):
+            for index in range(count):
+                stride = 2 if stage > 1 and index == 0 else 1
+                yield _bottleneck_block(f"layer{stage}", index, inputs, width, stride, side)
+                inputs, side = width * RESNET50_EXPANSION, side // stride
+
+    def inputs(self, draw: Draw) -> dict[str, Array]:
+        return {"images": draw.normal("images", self.batch, 3, self.image, self.image)}
+
+    def tiny(self) -> Self:
+        """Two images of 64 × 64: four pixels reach the last stage, so that its batch norm has a variance."""
+        return replace(self, batch=2, image=64)
+
+    def torch_stem(self) -> Any:
+        from torch import nn
+
+        return super().torch_stem().append(nn.MaxPool2d(3, stride=2, padding=1))
+
+    def torch_block(self) -> Any:
+        import torch.nn.functional as F
+        from torch import Tensor, nn
+
+        class Bottleneck(nn.Module):  # type: ignore[misc]
+            def __init__(self, block: Block) -> None:
+                super().__init__()
+                conv1, conv2, conv3 = block.convs
+                self.conv1, self.norm1 = torch_layers.conv(conv1), nn.BatchNorm2d(conv1.outputs)
+                self.conv2, self.norm2 = torch_layers.conv(conv2), nn.BatchNorm2d(conv2.outputs)
+                self.conv3, self.norm3 = torch_layers.conv(conv3), nn.BatchNorm2d(conv3.outputs)
+                self.down = torch_conv_norm(block.projection) if block.projection else nn.Identity()
+
+            def forward(self, x: Tensor) -> Tensor:
+                y = F.relu(self.norm1(self.conv1(x)), inplace=True)
+                y = F.relu(self.norm2(self.conv2(y)), inplace=True)
+                return F.relu(self.norm3(self.conv3(y)) + self.down(x), inplace=True)
+
+        return Bottleneck
+
+    def tensorflow_pool(self, x: Any) -> Any:
+        import tensorflow as tf
+
+        x = tf.pad(x, [[0, 0], [1, 1], [1, 1], [0, 0]])  # with zeros: nothing is below 0
+        return tf.nn.max_pool2d(x, 3, 2, "VALID")
+
+    def jax_pool(self, x: Any) -> Any:
+        import jax
+
+        edges = ((0, 0), (1, 1), (1, 1), (0, 0))
+        return jax.lax.reduce_window(x, -jax.numpy.inf, jax.lax.max, (1, 3, 3, 1), (1, 2, 2, 1), edges)
+
+    def numpy_pool(self, ops: Any, x: Any) -> Any:
+        return ops.max_pool2d(x, 3, stride=2, padding=1)
+
+
+@dataclass(frozen=True)
+class Resnet50Infer(Inference, Resnet50):
+    """Logits of a batch of images. With `streams`, equal parts of the batch are computed at the same time."""
+
+    streams: int = 1
+    added = frozenset({"streams"})
+
+    summary = "inference with ResNet-50 v1.5"
+
+    def __post_init__(self) -> None:
+        """Also raise UsageError if the streams do not divide the batch."""
+        super().__post_init__()
+        if reason := streams_obstacle(self.batch, self.streams):
+            raise UsageError(f"{reason}.")
+
+
+@dataclass(frozen=True)
+class Resnet50Train(ResidualTraining, Resnet50):
+    """Forward, backward and update."""
+
+    summary = "train ResNet-50 v1.5"
+    version = 3  # and 2: torch's update is fused
+    added = frozenset({"depth", "optimizer"})
+
+    def __post_init__(self) -> None:
+        """Also raise UsageError if the last batch norm has one value per channel and no variance."""
+        super().__post_init__()
+        if self.batch // self.accumulate == 1 and self.image == RESNET50_HALVINGS:
+            raise UsageError(
+                f"batch={self.batch} and image={RESNET50_HALVINGS} leave batch norm one value per channel.",
+                "Train with batch=2 or image=64, or more.",
+            )
+
+    def tiny(self) -> Self:
+        """The shortest network, since later layers amplify rounding errors."""
+        return replace(self, batch=4, image=64, depth=14)
+
+
+def _bottleneck_block(stage: str, index: int, inputs: int, width: int, stride: int, side: int) -> Block:
+    outputs = width * RESNET50_EXPANSION
+
+    def conv(name: str, **sizes: int) -> Conv:
+        properties = {"name": f"{stage}.{index}.{name}", "gain": GAIN, "is_short_branch": name == "down.conv"}
+        return Conv(**({"kernel": 1, "size": side} | properties | sizes))  # type: ignore[arg-type]
+
+    path = (
+        conv("conv1", inputs=inputs, outputs=width),
+        conv("conv2", inputs=width, outputs=width, kernel=3, stride=stride),
+        conv("conv3", inputs=width, outputs=outputs, size=side // stride),
+    )
+    projection = conv("down.conv", inputs=inputs, outputs=outputs, stride=stride)
+    return Block(stage=stage, convs=path, projection=projection if inputs != outputs else None)
+
+
+R3D18_WIDTHS = (1, 2, 4, 8)  # channels in widths
+R3D18_CLASSES = 400
+R3D18_FRAMES, R3D18_PIXELS = 8, 16  # frames, and pixels of a side, that are reduced to one
+
+
+@dataclass(frozen=True)
+class R3d18(ResidualNetwork):
+    """R3D-18, for video, as in torchvision: 33,371,472 parameters, 400 classes of clips.
+
+    A block has two convolutions (Tran et al. 2018, "A closer look at spatiotemporal convolutions").
+    """
+
+    batch: int = 8
+    frames: int = 16
+    image: int = 112  # pixels on a side
+    width: int = 64  # channels of the first stage; all others grow with it
+    depth: int = 18  # 10: a block per stage, the shortest network of the same parts
+
+    depths: ClassVar[Mapping[int, tuple[int, ...]]] = {18: (2, 2, 2, 2), 10: (1, 1, 1, 1)}
+    last_norm = "norm2"
+    input_names = ("clips",)
+    images = frozenset({"clips"})
+    item = "clip"
+    added = frozenset({"width", "depth"})
+    version = 2  # JAX's 1 × 1 convolutions are products on the CPU
+
+    def __post_init__(self) -> None:
+        """Also raise UsageError for sizes that cannot be halved this often."""
+        super().__post_init__()
+        if self.image % R3D18_PIXELS or self.frames % R3D18_FRAMES:
+            raise UsageError(
+                f"image={self.image} must be a multiple of {R3D18_PIXELS}, "
+                f"and frames={self.frames} of {R3D18_FRAMES}."
+            )
+
+    @property
+    def stem(self) -> Conv:
+        """The convolution before the first block; it halves the image, not the frames."""
+        size = self.frames, self.image, self.image
+        return Conv(
+            name="stem.conv",
+            inputs=3,
+            outputs=self.width,
+            kernel=(3, 7, 7),
+            stride=(1, 2, 2),
+            size=size,
+            gain=GAIN,
+        )
+
+    def blocks(self) -> Iterator[Block]:
+        inputs, size = self.width, self.stem.output_sizes
+        for stage, (count, widths) in enumerate(
+            zip(self.depths[self.depth], R3D18_WIDTHS, strict=True), start=1
+        ):
+            for index in range(count):
+                stride = 2 if stage > 1 and index == 0 else 1
+                block = _video_block(f"layer{stage}", index, (inputs, widths * self.width), stride, size)
+                yield block
+                inputs, size = widths * self.width, block.convs[1].sizes
+
+    @property
+    def head(self) -> Dense:
+        return Dense(name="fc", inputs=R3D18_WIDTHS[-1] * self.width, outputs=R3D18_CLASSES)
+
+    def inputs(self, draw: Draw) -> dict[str, Array]:
+        return {"clips": draw.normal("clips", self.batch, 3, self.frames, self.image, self.image)}
+
+    def tiny(self) -> Self:
+        """Two clips, of which four pixels reach the last stage, so that its batch norm has a variance."""
+        return replace(self, batch=2, frames=8, image=32, width=8)
+
+    def torch_block(self) -> Any:
+        import torch.nn.functional as F
+        from torch import Tensor, nn
+
+        class BasicBlock(nn.Module):  # type: ignore[misc]
+            def __init__(self, block: Block) -> None:
+                super().__init__()
+                conv1, conv2 = block.convs
+                self.conv1, self.norm1 = torch_layers.conv(conv1), nn.BatchNorm3d(conv1.outputs)
+                self.conv2, self.norm2 = torch_layers.conv(conv2), nn.BatchNorm3d(conv2.outputs)
+                self.down = torch_conv_norm(block.projection) if block.projection else nn.Identity()
+
+            def forward(self, x: Tensor) -> Tensor:
+                y = F.relu(self.norm1(self.conv1(x)), inplace=True)
+                return F.relu(self.norm2(self.conv2(y)) + self.down(x), inplace=True)
+
+        return BasicBlock
+
+
+@dataclass(frozen=True)
+class R3d18Infer(Inference, R3d18):
+    """Logits of a batch of clips."""
+
+    summary = "inference with R3D-18 on clips of video"
+
+
+@dataclass(frozen=True)
+class R3d18Train(ResidualTraining, R3d18):
+    """Forward, backward and update."""
+
+    summary = "train R3D-18 on clips of video"
+    added = frozenset({"width", "depth", "optimizer"})
+
+    def __post_init__(self) -> None:
+        """Also raise UsageError if the last batch norm has one value per channel and no variance."""
+        super().__post_init__()
+        if (self.batch // self.accumulate, self.frames, self.image) == (1, R3D18_FRAMES, R3D18_PIXELS):
+            raise UsageError(
+                f"batch={self.batch}, frames={R3D18_FRAMES} and image={R3D18_PIXELS} leave batch norm"
+                " one value per channel.",
+                f"Train with batch=2, frames={2 * R3D18_FRAMES} or image={2 * R3D18_PIXELS}, or more.",
+            )
+
+    def tiny(self) -> Self:
+        """The shortest network, since later layers amplify rounding errors."""
+        return replace(super().tiny(), batch=4, depth=10)
+
+
+def _video_block(
+    stage: str, index: int, channels: tuple[int, int], stride: int, size: tuple[int, ...]
+) -> Block:
+    inputs, outputs = channels
+    name = f"{stage}.{index}"
+    strides = (stride,) * 3
+    first = Conv(
+        name=f"{name}.conv1",
+        inputs=inputs,
+        outputs=outputs,
+        kernel=(3, 3, 3),
+        stride=strides,
+        size=size,
+        gain=GAIN,
+    )
+    second = replace(first, name=f"{name}.conv2", inputs=outputs, stride=(1, 1, 1), size=first.output_sizes)
+    down = replace(first, name=f"{name}.down.conv", kernel=(1, 1, 1), is_short_branch=True)
+    return Block(stage=stage, convs=(first, second), projection=down if stride > 1 else None)
