@@ -57,24 +57,9 @@ def sessions_grid() -> Iterator[str]:
             yield f"| {count} | {differ} | {second} | {figures} |"
 
 
-def wrong_engines() -> Iterator[str]:
-    """By judge: the wrong engines found and the correct engines rejected."""
-    yield "| judged by | wrong engines found | correct ones called wrong |"
-    yield "| --- | ---: | ---: |"
-    header, _, *rows = map(cells, lines("wrong_engines.md"))
-    for column, judge in enumerate(header[2:], 2):
-        shares = []
-        for right in (False, True):
-            answers = [row[column] for row in rows if (row[1] == "right") is right]
-            rejected = sum(not answer.endswith(("success", "same", "ok")) for answer in answers)
-            shares.append(f"{rejected} of {len(answers)}")
-        yield f"| {judge.removesuffix(', error/allowed')} | {' | '.join(shares)} |"
-
-
 QUOTED: dict[tuple[str, str], Callable[[], list[str]]] = {  # page, marker
     ("statistics", "grid"): lambda: list(sessions_grid()),
     ("statistics", "rounds"): lambda: list(adaptive_rounds()),
-    ("user_models", "wrong engines"): lambda: list(wrong_engines()),
 }
 
 
