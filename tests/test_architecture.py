@@ -1,6 +1,7 @@
 """Rules of the code that no linter checks."""
 
 import ast
+import os
 import subprocess
 import sys
 import tomllib
@@ -214,3 +215,21 @@ def test_importing_every_module_does_not_shadow_functions() -> None:
     )
     process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert process.stdout.split() == []
+
+
+USER = {
+    "ACCELBENCH_RESULTS": "elsewhere",
+    "COLUMNS": "60",
+    "LC_ALL": "C",
+    "PYTHONWARNINGS": "error",
+    "TZ": "Asia/Kolkata",
+}
+
+
+def test_settings_of_the_user_do_not_reach_tests() -> None:
+    program = "import os, tests.conftest; print(*os.environ)"
+    command = [sys.executable, "-c", program]
+    process = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, **USER}, check=True, capture_output=True, text=True
+    )
+    assert not {*USER} & {*process.stdout.split()}

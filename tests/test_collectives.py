@@ -126,19 +126,6 @@ def assert_verified(backend: str, dtype: str, names: list[str], results: Path) -
         assert len(outcome.ranks) == (2 if BACKENDS[backend].spread is Spread.PROCESSES else 0)
 
 
-@pytest.mark.real
-def test_each_simulated_rank_is_stored(tmp_path: Path) -> None:
-    run = run_once(tmp_path, workloads="all_reduce", worlds=[2, 3], backends="fake", devices="cpu")
-    assert {record.case.id.rpartition(":")[2] for record in run.records} == {
-        "cpu[devices=2,strategy=collective]",
-        "cpu[devices=3,strategy=collective]",
-    }
-    for record in run.records:
-        assert isinstance(record.outcome, Measurement)
-        assert len(record.outcome.ranks) == record.case.placement.devices
-        assert record.outcome.window
-
-
 @pytest.mark.parametrize("name", COLLECTIVES)
 @pytest.mark.parametrize("world", WORLDS)
 def test_the_parts_of_all_ranks_are_the_whole(name: str, world: int) -> None:

@@ -63,18 +63,6 @@ def test_the_table_of_presets_is_current() -> None:
         assert f"| {preset} | {' | '.join(map(str, cells))} |" in PAGES["measuring.md"]
 
 
-@pytest.mark.parametrize(
-    ("page", "study"), [("devices.md", "collective_bandwidth.md"), ("fleet.md", "fleet_daemons.txt")]
-)
-def test_a_page_quotes_the_ratios_that_a_study_printed(page: str, study: str) -> None:
-    printed = (ROOT / "studies/output" / study).read_text().replace(" to ", " ")
-    ratios = re.findall(r"(\d\.\d{3,4}) \[(\d\.\d{3,4}), (\d\.\d{3,4})\]", PAGES[page])
-    assert len(ratios) >= 2
-    figures = re.findall(r"\d\.\d{3,4}", printed)
-    for ratio in ratios:
-        assert "".join(ratio) in "".join(figures)
-
-
 def rises(text: str) -> set[tuple[str, int]]:
     matches = re.findall(r"[Vv]ersion (\d+)\s+of\s+(`\w+`(?:(?:,|\s+and)\s+`\w+`)*)", text)
     return {(name, int(number)) for number, names in matches for name in re.findall(r"`(\w+)`", names)}
@@ -130,49 +118,3 @@ def test_the_table_has_every_measured_case() -> None:
 @pytest.mark.parametrize("key", documented(), ids="-".join)
 def test_figures_of_the_table_match_the_study(key: tuple[str, str]) -> None:
     assert float(documented()[key]) == pytest.approx(measured_ms()[key], rel=0.03)
-
-
-@pytest.mark.parametrize(
-    ("quoted", "study", "row"),
-    [
-        (r"NCHW takes ([0-9.]+) times", "jax_convolutions.md", "NCHW, OIHW"),
-        (r"patches and a product ([0-9.]+) times", "jax_convolutions.md", "patches and a product"),
-        (r"takes ([0-9.]+) times as long here", "jax_convolutions.md", "the same without YNN"),
-        (
-            r"takes ([0-9.]+) times as long as the convolution",
-            "jax_convolutions.md",
-            "convolution, gradient of the filters",
-        ),
-        (r"as a product ([0-9.]+) times", "jax_convolutions.md", "product, gradient of the filters"),
-        (r"once, and takes ([0-9.]+) times", "other_forms.md", "filters constant"),
-        (r"Keras' order of axes ([0-9.]+) times", "other_forms.md", "heads behind the length, as in Keras"),
-        (
-            r"7 × 7 pixels takes ([0-9.]+) times as long with weights",
-            "other_forms.md",
-            "weights in oneDNN's layout",
-        ),
-    ],
-)
-def test_ratios_in_the_text_match_the_study(quoted: str, study: str, row: str) -> None:
-    text = (OUTPUT / study).read_text()
-    (figure,) = re.findall(quoted, " ".join(PAGE.split()))
-    first = next(line for line in text.splitlines() if line.startswith(f"| {row} |"))
-    assert float(figure) == pytest.approx(float(first.split("|")[5].split("±")[0]), abs=0.06)
-
-
-def test_figures_before_and_after_match_the_study() -> None:
-    rows = [line.split("|") for line in (OUTPUT / "checkouts.md").read_text().splitlines() if "@" in line]
-    ratios = {
-        (work.split("(")[0].strip(), work.split("@")[1].split(":")[0]): ratio
-        for _, work, _, _, ratio, *_ in rows
-    }
-    quoted = re.findall(r"^\| `(\w+)` \| (JAX|TensorFlow|torch) \| ([0-9.]+ \[.*\]) \|$", PAGE, re.MULTILINE)
-    assert all(ratios.pop((work, name.lower())).strip() == figure for work, name, figure in quoted)
-    assert f"The intervals of the other {len(ratios)} rows contain 1" in PAGE
-    assert all(float(low) <= 1 <= float(high) for low, high in map(interval, ratios.values()))
-    assert f"all {len(rows)}\nrows" in PAGE
-
-
-def interval(ratio: str) -> tuple[str, str]:
-    low, high = ratio.partition("[")[2].rstrip("] ").split(", ")
-    return low, high

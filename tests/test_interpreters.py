@@ -246,17 +246,6 @@ def test_two_interpreters_are_measured_interleaved_and_rows_carry_target_and_ver
     assert "fake@other 0.1.0" in output
 
 
-@pytest.mark.real
-def test_two_runs_are_compared_target_by_target(tmp_path: Path) -> None:
-    for _ in range(2):
-        accelbench(*BOTH, "-p", "m=8", cwd=tmp_path)
-    data = json.loads(accelbench("compare", "latest~1", "--format", "json", cwd=tmp_path).stdout)
-    cases = [verdict["case"] for verdict in data["verdicts"]]
-    assert len(cases) == len(set(cases)) == 2
-    assert data["compared"] == 2
-    assert sum("@fake@other:cpu" in case for case in cases) == 1
-
-
 def test_interpreters_can_be_named_by_the_variable(tmp_path: Path) -> None:
     arguments = ("devices", "-b", "fake@other", "--format", "json")
     output = accelbench(

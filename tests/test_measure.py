@@ -43,7 +43,6 @@ from benchbench.timing.sampling import (
 )
 from tests.factories import a_measurement
 from tests.script import Script
-from tests.test_architecture import ROOT
 
 DEFAULT = POLICIES["default"]
 
@@ -307,33 +306,6 @@ def test_warm_up_ends_when_three_pairs_of_windows_agree(blocks: list[float], win
         noise = 1.5 * 1.2533 * 1.4826 * oracle.median_abs_deviation(pair) * math.sqrt(2 / window)
         expected = expected and bool(change <= max(0.01 * np.median(pair[:window]), noise))
     assert is_settled(blocks, window) is expected
-
-
-def rows_of(text: str) -> dict[str, list[str]]:
-    lines = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("|")]
-    rows = [[cell.strip() for cell in line] for line in lines]
-    return {" | ".join(row[:2]): row for row in rows}
-
-
-def test_the_documentation_quotes_the_study_of_windows() -> None:
-    output = rows_of((ROOT / "studies/output/slow_steps.md").read_text())
-    page = rows_of((ROOT / "docs/statistics.md").read_text())
-    labels = {"2 s, 60 s (d": "default", "0.1 s, 3 s": "`--quick`"}
-    labels |= {f"{w} s, {c} s": f"default, windows of {w} s, {c} s" for w, c in (("0.5", 20), ("3", 60))}
-    for beginning, name in labels.items():
-        quoted = next(cells for row, cells in page.items() if row.startswith(beginning))
-        steady, decays, drops, never = (
-            [float(cell.split()[0]) for cell in output[f"{name} | {kind}"][2:6]]
-            for kind in ("steady", "decays", "drops", "never settles")
-        )
-        assert quoted[1:] == [
-            f"{decays[0]}, {drops[0]} %",
-            f"{decays[1]:.0f}, {drops[1]:.0f} %",
-            f"{steady[3]:.0f} %",
-            f"{decays[3]:.0f}, {drops[3]:.0f} %",
-            f"{never[3]:.0f} %",
-            output[f"{name} | steady"][6],
-        ]
 
 
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)

@@ -38,6 +38,7 @@ from benchbench.workloads.networks.plain_cnns import ConvnetTrain
 from benchbench.workloads.networks.residual_networks import Resnet50Train
 from benchbench.workloads.steps import STRATEGIES, TrainingStep
 from tests.factories import a_case, a_cost, a_measurement, a_probe, a_record, a_run_info
+from tests.test_networks import TorchContext
 from tests.tiny import EVERY
 from tests.verifying import Verifier, failures
 
@@ -381,25 +382,12 @@ def test_frameworks_with_separate_batch_statistics_have_their_own_reference() ->
     assert len({computation_name(torch), computation_name(jax), computation_name(one_device)}) == 3
 
 
-class TorchContext:
+class RankContext(TorchContext):
     """Rank 0 of several on the CPU, in float32."""
 
-    compute = None
-    channels_last = True
-
     def __init__(self, ranks: int) -> None:
-        import torch
-
-        self.device, self.dtype = torch.device("cpu"), torch.float32
+        super().__init__()
         self.world = World(devices=ranks, processes=ranks)
-
-    def compile_part(self, part: Any) -> Any:
-        return part
-
-    def put(self, array: Any) -> Any:
-        import torch
-
-        return torch.tensor(np.ascontiguousarray(array))
 
 
 def local(tensor: Any) -> Any:
@@ -424,7 +412,7 @@ def bytes_of_rank(work: TrainingStep, ranks: int) -> int:
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
     hook = register_optimizer_step_post_hook(count)
     try:
-        context: Any = TorchContext(ranks)
+        context: Any = RankContext(ranks)
         program = work.build_torch(context, work.arrays(Draw(Dtype.FLOAT32)))
         program.step(*program.inputs)
     finally:

@@ -31,9 +31,6 @@ ONCE = ("run", "-b", "fake", "-d", "cpu", "--quick", "--rounds", "1")
 FAKE = (*ONCE, "--profile")
 
 
-UNEVEN = ("-w", "uneven", "-p", "n=32")  # a small product suffices: the fake backend computes it
-
-
 def tables(cwd: Path, *arguments: str) -> list[dict[str, Any]]:
     data = json.loads(accelbench("profile", *arguments, "--format", "json", cwd=cwd).stdout)
     tables: list[dict[str, Any]] = data["tables"]
@@ -59,23 +56,6 @@ def test_a_profiled_run_shows_each_case_by_operator_and_keeps_the_trace(tmp_path
     assert str(path.relative_to(tmp_path)) in output
     assert "2 others" in output
     assert "honest" not in output
-
-
-@pytest.mark.real
-def test_a_comparison_of_profiles_lists_the_slowed_operator_first(tmp_path: Path) -> None:
-    for slow in ("none", "clamp"):
-        accelbench(*FAKE, *UNEVEN, "-p", f"slow={slow}", cwd=tmp_path)
-    data = json.loads(accelbench("profile", "latest~1", "latest", "--format", "json", cwd=tmp_path).stdout)
-    (difference,) = data["differences"]
-    assert difference["changes"][0]["name"] == "clamp"
-    assert difference["changes"][0]["share"] == pytest.approx(1)
-    assert difference["change_s"] == pytest.approx(3e-3)
-    lines = accelbench("profile", "latest~1", "latest", cwd=tmp_path).stdout.splitlines()
-    assert lines[lines.index(next(line for line in lines if line.startswith("OPERATOR"))) + 1].startswith(
-        "clamp"
-    )
-    text = accelbench("profile", "latest~1", "latest", "--format", "markdown", cwd=tmp_path).stdout
-    assert "| clamp | elementwise | 1.00 ms | 4.00 ms | +3.00 ms | 100 % |" in text
 
 
 @pytest.mark.real

@@ -3,7 +3,6 @@
 import re
 import shlex
 import subprocess
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -36,22 +35,6 @@ def examples() -> list[str]:
     """The catalogue of docs/cli.md."""
     section = CATALOGUE[CATALOGUE.index("## Examples") :]
     return commands(section[section.index("```sh") : section.index("```\n", 40)])
-
-
-def test_one_line_installs_with_constraints_into_a_new_environment() -> None:
-    for marker in ("light", "install", "test"):
-        assert "\n" not in block(marker)
-        assert "python3 -m venv" in block(marker)
-        assert "-c constraints.txt" in block(marker)
-
-
-def test_two_commands_install_the_builds_for_nvidia_gpus() -> None:
-    install, create = block("nvidia").splitlines()
-    assert install.endswith("'.[nvidia]'")
-    assert create == "accelbench env create tensorflow --variant cuda"
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    names = [re.split("[>;]", requirement)[0] for requirement in extras["nvidia"]]
-    assert names == ["torch", "jax[cuda13]", "onnxruntime-gpu[cuda,cudnn]", "onnx", "onnxscript"]
 
 
 @pytest.mark.real

@@ -6,8 +6,6 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 from urllib.parse import unquote
 
-import pytest
-
 from benchbench.analyse.metrics import metric_named
 from benchbench.exporters._site import site_files
 from benchbench.judging.series import trends
@@ -122,15 +120,4 @@ def test_symbolic_links_in_the_site_folder_are_not_followed(tmp_path: Path) -> N
     (public / "runs").symlink_to(victim)
     accelbench("site", "-o", "public", cwd=tmp_path, code=6)
     assert [path.name for path in victim.iterdir()] == ["file"]
-
-
-@pytest.mark.real
-def test_the_command_writes_the_pages_of_a_results_folder(tmp_path: Path) -> None:
-    for run in a_series(3):
-        runs.store_run(tmp_path / "results", run)
-    process = accelbench("site", "-o", "public", cwd=tmp_path)
-    assert "index.html" in process.stderr
-    assert {path.name for path in (tmp_path / "public").iterdir()} == {
-        *("index.html", "feed.xml", "page.css", "page.js", "runs", "cases")
-    }
     accelbench("site", "--results", "nothing", cwd=tmp_path, code=5)
