@@ -2,7 +2,7 @@
 
 import dataclasses
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -14,71 +14,15 @@ from benchbench.backends.fake import Fake, FakeSession
 from benchbench.backends.jax import Jax, JaxSession
 from benchbench.backends.tensorflow import TensorFlow
 from benchbench.backends.torch import CudaSession, Torch
-from benchbench.launch.pool import WorkerPool
-from benchbench.launch.transport import Answer
 from benchbench.model.case import Case, Dtype
-from benchbench.model.device import Target
 from benchbench.model.measurement import Memory
 from benchbench.model.note import NoteKind
 from benchbench.model.run import Settings
-from benchbench.running.verification import verify_job
 from benchbench.timing.policy import ACCELERATOR_S, POLICIES
 from benchbench.worker.case import TRIALS_IN_PEAK, measure_case
 from benchbench.workloads.base import Draw
 from tests.factories import a_case, a_job
 from tests.tiny import NAMES, tiny
-
-
-class Line:
-    """A transport that records the begin and end of each job."""
-
-    def __init__(self) -> None:
-        self.events: list[tuple[str, str]] = []
-
-    def start(self, target: Target, environment: Mapping[str, str], threads: int = 0) -> Any:
-        def post(job: Mapping[str, Any], fork: bool, files: Any = None) -> None:
-            self.events.append(("begin", f"{target.name} {job['case']['device']}"))
-
-        def collect(timeout_s: float) -> Answer:
-            self.events.append(("end", target.name))
-            return Answer({"verified": 0.0}, None, "")  # type: ignore[arg-type]
-
-        return SimpleNamespace(
-            post=post, collect=collect, ready=lambda timeout_s: SimpleNamespace(status="ready", reason=""),
-            close=lambda: None, alive=True, has_ended=lambda: True,
-        )  # fmt: skip
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
-def concurrent_jobs(*cases: Case) -> list[set[str]]:
-    """The sets of jobs that ran at the same time while the cases were verified."""
-    transport: Any = Line()
-    names = ("torch", "jax", "tensorflow")
-    targets = [Target(name=name, backend=name, python=sys.executable) for name in names]
-    with WorkerPool(targets, Settings(threads=1), sys.executable, transport=lambda *_: transport) as pool:
-        pool.start(cases)
-        pool.run_jobs([verify_job(case, {}, {}) for case in cases], lambda label: None)
-    waves: list[set[str]] = []
-    for index, (event, job) in enumerate(transport.events):
-        if event == "begin":
-            is_new = index == 0 or transport.events[index - 1][0] == "end"
-            waves += [set()] if is_new else []
-            waves[-1].add(job)
-    return waves
-
-
-def on(target: str, device: str) -> Case:
-    return a_case(target=target, backend=target, device=device)
-
-
-def test_cpu_cases_are_verified_concurrently_and_accelerator_cases_one_by_one() -> None:
-    assert concurrent_jobs(on("torch", "cpu"), on("jax", "cpu")) == [{"torch cpu", "jax cpu"}]
-    assert concurrent_jobs(on("torch", "cuda:0"), on("jax", "gpu:0"), on("tensorflow", "cpu")) == [
-        {"torch cuda:0", "tensorflow cpu"},
-        {"jax gpu:0"},
-    ]
 
 
 @pytest.mark.parametrize(

@@ -45,21 +45,6 @@ def test_torch_operators_between_the_marks_exclude_called_operators() -> None:
     assert (profile.steps, profile.on_device) == (2, False)
 
 
-def test_gloo_runs_in_its_own_threads_in_parallel_with_torch() -> None:
-    """A trace of torch 2.13: a step on two ranks, whose gradients are reduced during the backward pass."""
-    events = (
-        x("c10d::allreduce_", 1, 1),
-        x("gloo:all_reduce", 1.5, 4, "user_annotation", tid=2),
-        x("aten::mm", 3, 1),
-        x("gloo:all_reduce", 6, 2, "user_annotation", tid=3),
-    )
-    profile = chrome.parse_profile(torch_trace(*events), RECORDING, {})
-    assert profile.communication
-    assert profile.communication.total_s == pytest.approx(6.5e-3)
-    assert profile.communication.exposed_s == pytest.approx(5.5e-3)
-    assert operators(profile)["gloo:all_reduce"].host_self_s == pytest.approx(5.25e-3)
-
-
 def test_a_stage_that_waits_for_a_micro_batch_computes_nothing() -> None:
     """Parts of a pipeline's step, as torch 2.13 names them; they are one operator for all micro-batches."""
     events = (
@@ -272,17 +257,6 @@ def test_numbered_xla_instructions_are_one_operator() -> None:
     )
     assert [(operator.name, operator.calls) for operator in profile.operators] == [("copy", 2)]
     assert profile.operators[0].host_self_s == pytest.approx(3e-3)
-
-
-def test_xla_communication_lasts_while_any_device_is_in_a_collective() -> None:
-    """Each device has a thread, with JAX 0.10's names of the program's calls and XLA's own instructions."""
-    profile = xplane(
-        line("tf_XLAEigen/1", op("psum.4", 1, 3), op("dot.1", 4, 2)),
-        line("tf_XLAEigen/2", op("dot.1", 0, 2), op("psum.4", 2, 2), op("all-reduce.7", 7, 1)),
-    )
-    assert profile.communication
-    assert profile.communication.total_s == pytest.approx(4e-3)
-    assert profile.communication.exposed_s == pytest.approx(3e-3)
 
 
 def test_an_xla_fusion_is_named_after_its_computation() -> None:
