@@ -31,10 +31,10 @@ TESTS = (
     "checks_in_numpy", "common_change", "common_factor", "compare",
     "conditions", "documents", "drift", "exporters", "float8", "gate", "graphs", "hardware",
     "heats", "history", "hours", "layouts", "limits", "linear_growth", "measure",
-    "metric_table", "metrics", "pairs", "parallel", "pipeline", "plan", "plausibility",
+    "metrics", "pairs", "parallel", "pipeline", "plan", "plausibility",
     "plausible", "plots", "pricing", "profiles", "ranking", "ranks", "renames", "report",
     "roofline", "run_heat", "schedule", "session_variance", "sessions", "short_names", "site",
-    "stats", "suite", "summaries", "tags", "threads", "time_left", "timed_mutants", "tolerance", "trend",
+    "stats", "suite", "summaries", "threads", "time_left", "timed_mutants", "tolerance", "trend",
     "update", "validating", "variance", "verification",
 )  # fmt: skip
 # Read by every process that tests start, which cannot find the settings of mutmut: nothing is recorded there.
