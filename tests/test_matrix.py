@@ -177,8 +177,8 @@ def parameters() -> Iterator[Any]:
     """
     for id_, case, nightly in MATRIX:
         half = crc32(case.workload.encode()) % 2
-        cache = kind_of(case.backend).shared_cache
-        marks = [pytest.mark.xdist_group(f"{cache or case.backend} {half}")]
+        group = "onnx" if kind_of(case.backend).exports else case.backend
+        marks = [pytest.mark.xdist_group(f"{group} {half}")]
         marks += [pytest.mark.nightly] if nightly else []
         yield pytest.param(id_, case, id=id_, marks=marks)
 

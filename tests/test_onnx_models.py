@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from benchbench.backends import _model_cache as models
+from benchbench.backends import _onnx as models
 from benchbench.backends.onnxruntime import OnnxRuntime, saturates
 from benchbench.launch.catalogue import workload_at
 from benchbench.model.case import Dtype

@@ -8,12 +8,11 @@ import pytest
 
 pytest.importorskip("torch")
 
-import torch
 
 from benchbench.backends.onnxruntime import OnnxRuntime
 from benchbench.backends.torch import Torch
 from benchbench.model.case import Dtype
-from benchbench.model.user_model import parse_spec
+from benchbench.model.user_model import TORCH, parse_spec
 from benchbench.worker.user_models import torch_module
 from benchbench.worker.user_models.conversion_errors import conversion_error
 from benchbench.worker.user_models.describe import describe_model
@@ -191,30 +190,8 @@ def test_an_error_of_the_model_is_not_blamed_on_the_engine(tmp_path: Path) -> No
 
 
 def test_every_mode_for_user_models_has_code() -> None:
-    assert {*Torch.model_modes, *Torch.model_only_modes} <= set(Torch.model_code)
-
-
-@pytest.mark.nightly
-@pytest.mark.filterwarnings("ignore")
-def test_a_package_compiled_ahead_of_time_is_loaded_by_each_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if reason := Torch().missing_modes().get("aoti"):
-        pytest.skip(reason)
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
-    monkeypatch.setenv("ACCELBENCH_EXPORTED", str(tmp_path / "kept"))
-    monkeypatch.chdir(tmp_path)
-    spec = parse_spec("faint.py", str(MODEL_FOLDER))
-    model = ModelInference(spec, torch_module.load(spec).sizes)
-    sessions = [Torch().open("cpu", Dtype.FLOAT32, "aoti", 1) for _ in range(2)]
-    for number, session in enumerate(sessions):
-        program = Torch().program(session, model, model.arrays(Draw(Dtype.FLOAT32)))
-        if not number:
-            session.export(program.step, program.inputs)
-        output = session.compile(program.step, 0)(*program.inputs)
-        assert torch.allclose(output, program.step(*program.inputs), atol=1e-6)
-        assert not session.notes
-    assert len([*(tmp_path / "kept").iterdir()]) == 1
+    coded_modes = {mode for kind, mode in Torch.model_code if kind == TORCH}
+    assert {*Torch.model_modes, *Torch.model_only_modes} <= coded_modes
 
 
 def test_only_a_user_s_model_has_the_mode_channels_last(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from benchbench.running.verification import (
     References,
     check_name,
     computation_name,
-    exported_name,
     is_hidden,
     reference_jobs,
     verify_job,
@@ -229,11 +228,6 @@ def test_two_runtimes_share_an_exported_model() -> None:
         ground = prepared(pool, first, second)
         assert [name for kind, name in pool.jobs if kind == "export"] == exporters
         assert isinstance(ground.export_failure(second), Failure) == (len(exporters) == 2)
-
-
-def test_each_target_has_its_own_compiled_package() -> None:
-    first, second = (a_case(target=name, backend="torch", mode="aoti") for name in ("torch", "torch@same"))
-    assert exported_name(first, "python") != exported_name(second, "python")
 
 
 @pytest.mark.parametrize(

@@ -4,23 +4,19 @@ and cached.
 
 from __future__ import annotations
 
+import os
+import shutil
 import tempfile
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from hashlib import sha256
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard
 
-from benchbench.backends._model_cache import (
-    EXPORTED,
-    cache_model,
-    cached_model,
-    has_cached_models,
-    model_name,
-)
 from benchbench.backends._torch import TorchSession, as_module
 from benchbench.backends.base import NOT_A_GRAPH, Backend, Session
 from benchbench.errors import Unsupported
@@ -31,6 +27,9 @@ from benchbench.model.run import Settings
 if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays, Program, Workload
 
+EXPORTED = "ACCELBENCH_EXPORTED"  # environment variable with the folder of the run's models
+FREE_TIMES = 10  # free disk space, as a multiple of a model's size, that storing it requires
+FREE_TIMES_OF_PARTS = 2  # the same for a model of more than 2 GB
 WEIGHTS_INT8, WEIGHTS_INT4 = "weights-int8", "weights-int4"  # modes with weight-only quantisation
 EXPORTERS = ("onnx", "onnxscript")  # packages that torch.onnx.export needs besides torch
 USED_BY_EXPORT = (
@@ -50,12 +49,10 @@ class ExportingBackend(Backend):
     framework = "torch"
     also_takes = ("onnx",)
     modes = ("graph",)
-    runs_graphs_only = True
     phases = (Phase.FORWARD,)
     preloads_ahead = False
-    exporting_modes: ClassVar[tuple[str, ...]] = ("graph",)
+    exports = True
     keeps_compiled = False  # each process loads and optimises its model
-    shared_cache = "onnx"
 
     def environment(self, settings: Settings, cache: str) -> dict[str, str]:
         """Set the folder of exported models. The session sets the threads."""
@@ -199,3 +196,69 @@ def export_model(step: Callable[..., Any], inputs: tuple[Any, ...], folder: Path
     with torch.no_grad():
         torch.onnx.export(as_module(step), inputs, dynamo=True, verbose=False).save(path)
     return path
+
+
+def model_name(workload: Workload, dtype: Dtype, *how: object) -> str:
+    """File name of a workload's model. Equal parameters and dtypes have equal weights.
+
+    `how`: further properties that the model depends on.
+    """
+    kind = type(workload)
+    text = " ".join(map(str, (kind.__module__, repr(workload), dtype, *how)))
+    return f"{sha256(text.encode()).hexdigest()[:24]}.onnx"
+
+
+def cached_model(name: str) -> Path | None:
+    """File of a model, if a process of this run has stored it."""
+    path = _path_of(name)
+    if path is None or os.path.isfile(path):
+        return path
+    files = list(_folder_of_parts(path).glob("*.onnx"))
+    return files[0] if files else None
+
+
+def run_cache(name: str) -> Path | None:
+    """Create a folder for data that the processes of a run share; None outside of a run."""
+    exported = os.environ.get(EXPORTED)
+    if exported is None:
+        return None
+    folder = Path(exported).with_name(name)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def has_cached_models() -> bool:
+    """True if a process of this run has stored a model."""
+    folder = os.environ.get(EXPORTED)
+    return folder is not None and any(Path(folder).rglob("*.onnx"))
+
+
+def cache_model(path: Path, name: str) -> None:
+    """Move a model to the cache, unless there is no cache or too little disk space.
+
+    Weights of more than 2 GB are in a second file, to which the model refers by its name. Both are moved to a
+    folder of their own.
+    """
+    target, data = _path_of(name), path.with_name(f"{path.name}.data")
+    parts = [part for part in (data, path) if os.path.exists(part)]
+    size = sum(part.stat().st_size for part in parts)
+    free_times = FREE_TIMES if len(parts) == 1 else FREE_TIMES_OF_PARTS
+    if target is None or shutil.disk_usage(path).free < free_times * size:
+        return
+    if len(parts) == 1:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        path.replace(target)  # both paths are in the run's folder, so on one file system
+        return
+    folder = _folder_of_parts(target)
+    folder.mkdir(parents=True, exist_ok=True)
+    for part in parts:  # the model last, since it is what others look for
+        part.replace(folder / part.name)
+
+
+def _folder_of_parts(path: Path) -> Path:
+    return path.with_suffix(".parts")
+
+
+def _path_of(name: str) -> Path | None:
+    folder = os.environ.get(EXPORTED)
+    return Path(folder) / name if folder and name else None

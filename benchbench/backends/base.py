@@ -25,7 +25,6 @@ from benchbench.model.note import Note
 from benchbench.model.placement import ALONE, Spread, Strategy, World
 from benchbench.model.profile import Profile
 from benchbench.model.run import Settings
-from benchbench.model.user_model import TORCH
 from benchbench.registry import load_class
 from benchbench.traces.spans import BEGIN, END, Recording
 
@@ -296,7 +295,7 @@ class Session(ABC):
         return tuple(output.shape)
 
     def export(self, step: Callable[..., Any], inputs: tuple[Any, ...]) -> None:
-        """Export the step for the other processes of the run, in the backend's `exporting_modes`."""
+        """Export the step for the other processes of the run, if the backend `exports`."""
         raise NotImplementedError
 
     def compilations(self) -> int | None:
@@ -392,12 +391,10 @@ class Backend(ABC):
     modes: ClassVar[tuple[str, ...]]  # the first is the default
     model_modes: ClassVar[tuple[str, ...]] = ()  # default modes for a user's model; (): the first of `modes`
     model_only_modes: ClassVar[tuple[str, ...]] = ()  # modes for users' models only
-    # Mode → lines of code that run a user's `model`, a torch module, on its `inputs`. The placeholders in <>
-    # are those of `worker/user_models/usage.py`.
-    model_code: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    # (kind, mode) → lines of code for models of other kinds (model/user_model.py).
-    kind_code: ClassVar[Mapping[tuple[str, str], str]] = MappingProxyType({})
-    code_hints: ClassVar[Mapping[Dtype, str]] = MappingProxyType({})  # replacement for HINT in them
+    # (kind of model, or TRAINING; mode) → lines of code that run a user's `model` on its `inputs`, or a
+    # training `step`. The placeholders in <> are those of `worker/user_models/usage.py`.
+    model_code: ClassVar[Mapping[tuple[str, str], str]] = MappingProxyType({})
+    code_hints: ClassVar[Mapping[Dtype, str]] = MappingProxyType({})  # replacement for <HINT> in them
     # Modes that lose precision beyond rounding → how. They compete only if the user allows an error.
     lossy_modes: ClassVar[Mapping[str, str]] = MappingProxyType({})
     # Lossy modes that reduce only the weights of products. By default only language models use them, where
@@ -406,20 +403,16 @@ class Backend(ABC):
     takes_streams: ClassVar[bool] = False  # True if it can compute parts of a batch at the same time
     # Lossy mode → bits per weight of products, including scales.
     weight_bits: ClassVar[Mapping[str, float]] = MappingProxyType({})
-    # Mode → lines of code for training. `step` consists of zero_grad, forward, backward and the update.
-    training_code: ClassVar[Mapping[str, str]] = MappingProxyType({})
     refused_modes: ClassVar[dict[str, str]] = {}  # mode → why it is not supported
-    runs_graphs_only: ClassVar[bool] = False  # True: it runs no step that is not a whole graph (NOT_A_GRAPH)
     phases: ClassVar[tuple[Phase, ...]] = tuple(Phase)
     dtypes: ClassVar[tuple[Dtype, ...]] = tuple(
         dtype for dtype in Dtype if dtype not in (Dtype.INT8, Dtype.FLOAT8)
     )
     caches: ClassVar[tuple[Cache, ...]] = (Cache.HOT,)
     preloads_ahead: bool = True  # True if later rounds also need the imports of `preload`
-    # Modes whose processes load a model that an earlier job exports or compiles (`Session.export`).
-    exporting_modes: ClassVar[tuple[str, ...]] = ()
-    # Name of a cache that the backends of one interpreter share; "": a separate one.
-    shared_cache: ClassVar[str] = ""
+    # True: its processes load a whole graph that an earlier job exports (`Session.export`), from a cache that
+    # such backends of one interpreter share. A step that is not one graph is refused (NOT_A_GRAPH).
+    exports: ClassVar[bool] = False
     runs_unused: ClassVar[frozenset[str]] = frozenset()  # modes that execute code that no result depends on
     # Parts of messages, in upper or lower case, when the device's or the host's memory is full.
     full_memory: ClassVar[tuple[str, ...]] = FULL_MEMORY
@@ -448,21 +441,6 @@ class Backend(ABC):
     start_up: ClassVar[StartUp] = StartUp()  # for estimates, unless the mode is in `mode_start_ups`
     mode_start_ups: ClassVar[Mapping[str, StartUp]] = MappingProxyType({})
     virtual: ClassVar[bool] = False  # True: time is simulated; selected only by name
-
-    @classmethod
-    def model_code_of(cls, kind: str, phase: Phase | None, dtype: Dtype | None) -> Mapping[str, str]:
-        """Lines of code by mode that run a user's model of that kind, or train one of torch.
-
-        The model and its inputs are in `dtype`.
-        """
-        if phase is Phase.TRAIN:
-            lines = cls.training_code
-        elif kind == TORCH:
-            lines = cls.model_code
-        else:
-            lines = {mode: code for (name, mode), code in cls.kind_code.items() if name == kind}
-        hint = cls.code_hints.get(dtype or Dtype.FLOAT32, "")
-        return {mode: code.replace("HINT", hint) for mode, code in lines.items()}
 
     @classmethod
     def remedy(cls) -> str:

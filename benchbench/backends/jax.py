@@ -31,6 +31,7 @@ from benchbench.model.measurement import Memory
 from benchbench.model.placement import Spread, World
 from benchbench.model.profile import Profile
 from benchbench.model.run import Settings
+from benchbench.model.user_model import JAX, KERAS
 from benchbench.traces import xla
 
 if TYPE_CHECKING:
@@ -56,16 +57,16 @@ class Jax(Backend):
     summary = "JAX: jax.jit"
     framework = "jax"
     modes = ("jit",)
-    kind_code = MappingProxyType(
+    model_code = MappingProxyType(
         {
-            ("keras", "jit"): 'import os\nos.environ["KERAS_BACKEND"] = "jax"\nimport jax\nimport keras\n'
+            (KERAS, "jit"): 'import os\nos.environ["KERAS_BACKEND"] = "jax"\nimport jax\nimport keras\n'
             "inputs = keras.tree.map_structure(keras.ops.convert_to_tensor, inputs)\n"
             "def call(weights, inputs):\n"
             "    return model.stateless_call(*weights, <CALL>, training=False)[0]\n"
             "weights = [[variable.value for variable in variables] for variables in "
             "(model.trainable_variables, model.non_trainable_variables)]\n"
             "run = jax.jit(call)\noutput = run(weights, inputs)",
-            ("jax", "jit"): "run = jax.jit(model)\noutput = run(params, <CALL>)",
+            (JAX, "jit"): "run = jax.jit(model)\noutput = run(params, <CALL>)",
         }
     )
     dtypes = (*Backend.dtypes, Dtype.FLOAT8)

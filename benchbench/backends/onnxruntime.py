@@ -14,14 +14,16 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from benchbench.arrays import Floats, Indices
-from benchbench.backends._model_cache import cached_model, has_cached_models, run_cache
 from benchbench.backends._onnx import (
     EXPORT_CODE,
     WEIGHTS_INT4,
     WEIGHTS_INT8,
     ExportedSession,
     ExportingBackend,
+    cached_model,
+    has_cached_models,
     require_exporter,
+    run_cache,
 )
 from benchbench.backends._onnx_providers import OTHER_PROVIDERS, PROVIDER_DTYPES, multiplied_by, undriven
 from benchbench.backends._torch import uses_channels_last
@@ -33,6 +35,7 @@ from benchbench.model.device import Device, DeviceClass, StartUp, kind_of
 from benchbench.model.measurement import Memory
 from benchbench.model.note import NoteKind, note
 from benchbench.model.profile import Profile
+from benchbench.model.user_model import ONNX, TORCH
 from benchbench.traces import onnxruntime as _ort
 
 PROVIDERS = {
@@ -61,12 +64,19 @@ NOT_QUANTISED = {"Softmax"}  # steps of 1/256 are too coarse for weights of 1/le
 
 # Lines of code for users; see `Backend.model_code`.
 SESSION_CODE = 'session = onnxruntime.InferenceSession("{}"<PROVIDERS>)'
-QUANTISE_CODE = (
-    "import onnx\nimport onnxruntime.quantization\n"
-    'unquantised = onnx.load("{}")\ndel unquantised.graph.value_info[:]\n'
-    'onnxruntime.quantization.quantize_dynamic(unquantised, "int8.onnx", per_channel=True, reduce_range=True)'
-)
 FEED_CODE = "outputs = session.run(None, dict(zip([port.name for port in session.get_inputs()], <ARRAYS>)))"
+RUN_CODE = "outputs = session.run(None, inputs)"
+
+
+def _dynamic_code(file: str) -> str:
+    """Lines that quantise an ONNX file dynamically and load the result."""
+    return (
+        "import onnx\nimport onnxruntime\nimport onnxruntime.quantization\n"
+        f'unquantised = onnx.load("{file}")\ndel unquantised.graph.value_info[:]\n'
+        'onnxruntime.quantization.quantize_dynamic(unquantised, "int8.onnx", per_channel=True, '
+        "reduce_range=True)\n"
+        f"{SESSION_CODE.format('int8.onnx')}"
+    )
 
 
 def _weights_code(file: str, bits: int) -> str:
@@ -88,7 +98,6 @@ class OnnxRuntime(ExportingBackend):
     runtime = "ONNX Runtime"
     device_kinds = (*PROVIDERS, *OTHER_PROVIDERS)
     model_only_modes = (DYNAMIC, *BITS)
-    exporting_modes = ("graph", DYNAMIC, *BITS)
     lossy_modes = MappingProxyType(
         {
             DYNAMIC: "weights in int8, activations rounded to int8 at run time",
@@ -121,25 +130,18 @@ class OnnxRuntime(ExportingBackend):
     )
     model_code = MappingProxyType(
         {
-            "graph": f"import onnxruntime\n{EXPORT_CODE}\n{SESSION_CODE.format('model.onnx')}\n{FEED_CODE}",
-            DYNAMIC: f"{EXPORT_CODE}\n{QUANTISE_CODE.format('model.onnx')}\n"
-            f"{SESSION_CODE.format('int8.onnx')}\n{FEED_CODE}",
+            (
+                TORCH,
+                "graph",
+            ): f"import onnxruntime\n{EXPORT_CODE}\n{SESSION_CODE.format('model.onnx')}\n{FEED_CODE}",
+            (TORCH, DYNAMIC): f"{EXPORT_CODE}\n{_dynamic_code('model.onnx')}\n{FEED_CODE}",
+            (ONNX, "graph"): f"import onnxruntime\n{SESSION_CODE.format('<FILE>')}\n{RUN_CODE}",
+            (ONNX, DYNAMIC): f"{_dynamic_code('<FILE>')}\n{RUN_CODE}",
             **{
-                mode: f"{EXPORT_CODE}\n{_weights_code('model.onnx', bits)}\n{FEED_CODE}"
+                (TORCH, mode): f"{EXPORT_CODE}\n{_weights_code('model.onnx', bits)}\n{FEED_CODE}"
                 for mode, bits in BITS.items()
             },
-        }
-    )
-    kind_code = MappingProxyType(
-        {
-            ("onnx", "graph"): f"import onnxruntime\n{SESSION_CODE.format('<FILE>')}\n"
-            "outputs = session.run(None, inputs)",
-            ("onnx", DYNAMIC): f"{QUANTISE_CODE.format('<FILE>')}\n"
-            f"{SESSION_CODE.format('int8.onnx')}\noutputs = session.run(None, inputs)",
-            **{
-                ("onnx", mode): f"{_weights_code('<FILE>', bits)}\noutputs = session.run(None, inputs)"
-                for mode, bits in BITS.items()
-            },
+            **{(ONNX, mode): f"{_weights_code('<FILE>', bits)}\n{RUN_CODE}" for mode, bits in BITS.items()},
         }
     )
     start_up = StartUp(import_s=4.0, call_s=0.9, layer_s=0.025, warm_fraction=0.2, profile_s=1.0)

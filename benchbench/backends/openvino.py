@@ -28,6 +28,7 @@ from benchbench.model.device import Device, DeviceClass, StartUp, kind_of
 from benchbench.model.measurement import Memory
 from benchbench.model.note import NoteKind, note
 from benchbench.model.profile import Profile
+from benchbench.model.user_model import ONNX, TORCH
 from benchbench.traces.openvino import Counter, parse_profile
 
 CPU = "CPU"  # OpenVINO's name for the plugin
@@ -57,7 +58,6 @@ class OpenVino(ExportingBackend):
     summary = "OpenVINO: inference on a graph exported from PyTorch"
     runtime = "OpenVINO"
     model_only_modes = tuple(COMPRESSIONS)
-    exporting_modes = ("graph", *COMPRESSIONS)
     lossy_modes = MappingProxyType(
         {
             WEIGHTS_INT8: "weights of products in int8",
@@ -79,24 +79,20 @@ class OpenVino(ExportingBackend):
     )
     model_code = MappingProxyType(
         {
-            "graph": f"import openvino\n{EXPORT_CODE}\n"
-            'compiled = openvino.Core().compile_model("model.onnx", "CPU", HINT)\n'
+            (TORCH, "graph"): f"import openvino\n{EXPORT_CODE}\n"
+            'compiled = openvino.Core().compile_model("model.onnx", "CPU", <HINT>)\n'
             "outputs = compiled(<ARRAYS>)",
             **{
-                mode: f"import openvino\nimport nncf\n{EXPORT_CODE}\n"
+                (TORCH, mode): f"import openvino\nimport nncf\n{EXPORT_CODE}\n"
                 'graph = openvino.Core().read_model("model.onnx")\n'
                 f"graph = nncf.compress_weights(graph, mode=nncf.CompressWeightsMode.{name})\n"
-                'compiled = openvino.Core().compile_model(graph, "CPU", HINT)\n'
+                'compiled = openvino.Core().compile_model(graph, "CPU", <HINT>)\n'
                 "outputs = compiled(<ARRAYS>)"
                 for mode, name in COMPRESSIONS.items()
             },
-        }
-    )
-    kind_code = MappingProxyType(
-        {
-            ("onnx", "graph"): 'import openvino\nmodel = openvino.Core().read_model("<FILE>")\n'
+            (ONNX, "graph"): 'import openvino\nmodel = openvino.Core().read_model("<FILE>")\n'
             "model.reshape({port: list(inputs[port.any_name].shape) for port in model.inputs})\n"
-            'compiled = openvino.Core().compile_model(model, "CPU", HINT)\n'
+            'compiled = openvino.Core().compile_model(model, "CPU", <HINT>)\n'
             "outputs = compiled(inputs)",
         }
     )

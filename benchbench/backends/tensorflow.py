@@ -29,6 +29,7 @@ from benchbench.model.measurement import Memory
 from benchbench.model.placement import Spread, Strategy, World
 from benchbench.model.profile import Profile
 from benchbench.model.run import Settings
+from benchbench.model.user_model import KERAS
 from benchbench.traces import xla as _xspans
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 # converter, even if it is broken, and Matplotlib for Keras's image galleries.
 UNUSED = ("jax", "matplotlib")
 
-# First lines of `Backend.kind_code`.
+# First lines of `Backend.model_code`.
 KERAS_CODE = (
     'import os\nos.environ["KERAS_BACKEND"] = "tensorflow"\nimport keras\n'
     "inputs = keras.tree.map_structure(keras.ops.convert_to_tensor, inputs)"
@@ -52,12 +53,12 @@ class TensorFlow(Backend):
     framework = "tensorflow"
     modes = ("function", "xla", "eager")
     model_modes = modes
-    kind_code = MappingProxyType(
+    model_code = MappingProxyType(
         {
-            ("keras", "eager"): f"{KERAS_CODE}\noutput = model(<CALL>, training=False)",
-            ("keras", "function"): f"{KERAS_CODE}\nimport tensorflow as tf\n"
+            (KERAS, "eager"): f"{KERAS_CODE}\noutput = model(<CALL>, training=False)",
+            (KERAS, "function"): f"{KERAS_CODE}\nimport tensorflow as tf\n"
             "run = tf.function(lambda inputs: model(<CALL>, training=False))\noutput = run(inputs)",
-            ("keras", "xla"): f"{KERAS_CODE}\nimport tensorflow as tf\n"
+            (KERAS, "xla"): f"{KERAS_CODE}\nimport tensorflow as tf\n"
             "run = tf.function(lambda inputs: model(<CALL>, training=False), jit_compile=True)\n"
             "output = run(inputs)",
         }

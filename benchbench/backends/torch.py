@@ -13,10 +13,9 @@ from functools import partial
 from pathlib import Path
 from time import perf_counter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from benchbench.arrays import Array
-from benchbench.backends._model_cache import EXPORTED, SUFFIX, Packaged, cache_package, model_name
 from benchbench.backends._results import parts_of
 from benchbench.backends._torch import ON_THE_CPU, TorchSession
 from benchbench.backends._torch_accelerators import (
@@ -45,14 +44,11 @@ from benchbench.errors import Unsupported
 from benchbench.model.case import Cache, Dtype, Phase
 from benchbench.model.device import ROCM, Device, DeviceClass, StartUp, kind_of
 from benchbench.model.measurement import Batch, Memory
-from benchbench.model.note import NoteKind, note
 from benchbench.model.placement import Spread, Strategy, World
 from benchbench.model.profile import Profile
 from benchbench.model.run import Settings
+from benchbench.model.user_model import KERAS, TORCH, TRAINING
 from benchbench.traces import chrome
-
-if TYPE_CHECKING:
-    from benchbench.workloads.base import Arrays, Program, Workload
 
 TRACE, DETAILS = "trace.json", "details.trace.json"
 
@@ -65,7 +61,6 @@ COMPILED = {
     "max-autotune-no-cudagraphs": "max-autotune-no-cudagraphs",
     "reduce-overhead": "reduce-overhead",
 }
-AOTI = "aoti"  # AOTInductor: compiled ahead of time to a package
 CHANNELS_LAST = "channels_last"  # eager, with a user's module and images in this layout, as our networks are
 DEFAULT_CXX = (
     "clang++" if sys.platform == "darwin" else "g++"
@@ -96,45 +91,33 @@ class Torch(Backend):
     modes = ("eager", *COMPILED, "cudagraph")
     dtypes = (*Backend.dtypes, Dtype.FLOAT8)
     model_modes = ("eager", CHANNELS_LAST, "compile")
-    model_only_modes = (CHANNELS_LAST, AOTI)
-    exporting_modes = (AOTI,)
+    model_only_modes = (CHANNELS_LAST,)
     model_code = MappingProxyType(
         {
-            "eager": f"<MOVE>\n{CALL_CODE}",
-            CHANNELS_LAST: f"<MOVE>\n{LAYOUT_CODE}\n{CALL_CODE}",
-            "compile": f"<MOVE>\nmodel = torch.compile(model)\n{CALL_CODE}",
-            FREEZING: "import torch._inductor.config\n<MOVE>\ntorch._inductor.config.freezing = True\n"
-            f"model = torch.compile(model)\n{CALL_CODE}",
-            AOTI: "<MOVE>\nwith torch.no_grad():\n    program = torch.export.export(model, <EXAMPLE>)\n"
-            'torch._inductor.aoti_compile_and_package(program, package_path="model.pt2")\n'
-            'model = torch._inductor.aoti_load_package("model.pt2")\n'
-            "output = model(<CALL>)",
-            "reduce-overhead": f'<MOVE>\nmodel = torch.compile(model, mode="reduce-overhead")\n{CALL_CODE}',
-            "max-autotune-no-cudagraphs": "<MOVE>\nmodel = torch.compile(model, "
-            f'mode="max-autotune-no-cudagraphs")\n{CALL_CODE}',
-        }
-    )
-    full_memory = (*FULL_MEMORY, "can't allocate memory")  # message of the CPU's allocator
-    kind_code = MappingProxyType(
-        {
+            (TORCH, "eager"): f"<MOVE>\n{CALL_CODE}",
+            (TORCH, CHANNELS_LAST): f"<MOVE>\n{LAYOUT_CODE}\n{CALL_CODE}",
+            (TORCH, "compile"): f"<MOVE>\nmodel = torch.compile(model)\n{CALL_CODE}",
+            (TORCH, FREEZING): "import torch._inductor.config\n<MOVE>\n"
+            f"torch._inductor.config.freezing = True\nmodel = torch.compile(model)\n{CALL_CODE}",
+            **{
+                (TORCH, mode): f'<MOVE>\nmodel = torch.compile(model, mode="{mode}")\n{CALL_CODE}'
+                for mode in ("reduce-overhead", "max-autotune-no-cudagraphs")
+            },
             (
-                "keras",
+                KERAS,
                 "eager",
             ): f"{KERAS_CODE}\nwith torch.no_grad():\n    output = model(<CALL>, training=False)",
             (
-                "keras",
+                KERAS,
                 "compile",
             ): f"{KERAS_CODE}\nrun = torch.compile(lambda inputs: model(<CALL>, training=False))\n"
             "with torch.no_grad():\n    output = run(inputs)",
+            (TRAINING, "eager"): "<MOVE>\nloss = step()",
+            (TRAINING, CHANNELS_LAST): f"<MOVE>\n{LAYOUT_CODE}\nloss = step()",
+            (TRAINING, "compile"): "<MOVE>\nstep = torch.compile(step)\nloss = step()",
         }
     )
-    training_code = MappingProxyType(
-        {
-            "eager": "<MOVE>\nloss = step()",
-            CHANNELS_LAST: f"<MOVE>\n{LAYOUT_CODE}\nloss = step()",
-            "compile": "<MOVE>\nstep = torch.compile(step)\nloss = step()",
-        }
-    )
+    full_memory = (*FULL_MEMORY, "can't allocate memory")  # message of the CPU's allocator
     runs_unused = frozenset(modes)  # torch.compile, too, since autograd runs between its graphs
     device_kinds = ("cpu", "cuda", ROCM, "mps", "xpu", "npu")
     caches = tuple(Cache)
@@ -147,7 +130,6 @@ class Torch(Backend):
             **dict.fromkeys(
                 COMPILED, StartUp(import_s=5.0, call_s=2.0, layer_s=0.6, warm_fraction=0.4, profile_s=2.0)
             ),
-            AOTI: StartUp(import_s=5.0, call_s=40.0, layer_s=0.6, warm_fraction=0.01, profile_s=2.0),
         }
     )
     spread = Spread.PROCESSES
@@ -194,7 +176,6 @@ class Torch(Backend):
             "TORCHINDUCTOR_COMPILE_THREADS": str(settings.threads),
             "TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor",
             "TRITON_CACHE_DIR": f"{cache}/triton",
-            EXPORTED: f"{cache}/aoti",
         }
 
     def load(self) -> str:
@@ -204,7 +185,7 @@ class Torch(Backend):
 
     def preload(self, phase: Phase, mode: str) -> None:
         """Import the modules of the first optimizer, over a second, or of the first compilation, four."""
-        if mode in COMPILED or mode == AOTI:
+        if mode in COMPILED:
             import torch._inductor.compile_fx
         elif phase is Phase.TRAIN:
             import torch._dynamo  # noqa: F401
@@ -242,7 +223,7 @@ class Torch(Backend):
         reasons = dict.fromkeys(OF_CUDA, "a CUDA graph needs a CUDA device")
         if not shutil.which(os.environ.get("CXX") or DEFAULT_CXX):
             reason = "inductor found no C++ compiler (apt install g++, or set CXX)"
-            reasons = dict.fromkeys((*COMPILED, AOTI), reason) | reasons
+            reasons = dict.fromkeys(COMPILED, reason) | reasons
         return reasons
 
     def refuses(self, device: Device, dtype: Dtype, mode: str, phase: Phase, cache: Cache = Cache.HOT) -> str:
@@ -251,9 +232,9 @@ class Torch(Backend):
         """
         if reason := super().refuses(device, dtype, mode, phase, cache):
             return reason
-        if mode in (FREEZING, AOTI) and phase is not Phase.FORWARD:
+        if mode == FREEZING and phase is not Phase.FORWARD:
             return f"{mode} makes weights constant, which only inference allows"
-        if mode in (FREEZING, AOTI) and device.device_class is not DeviceClass.CPU:
+        if mode == FREEZING and device.device_class is not DeviceClass.CPU:
             return f"{mode} is verified on CPUs only"
         if mode == "cudagraph" and cache is Cache.ROTATE:
             return "a CUDA graph is replayed on the inputs it was captured with"
@@ -266,14 +247,6 @@ class Torch(Backend):
         if mode == "cudagraph" and dtype is Dtype.AMP_FP16:
             return "gradient scaling reads the device on every step, which a CUDA graph cannot contain"
         return ""
-
-    def program(self, session: Session, workload: Workload, arrays: Arrays) -> Program:
-        """Name the package by the workload and the number of threads, which the compiler includes."""
-        import torch
-
-        if isinstance(session, CpuSession) and session.mode == AOTI:
-            session.package = model_name(workload, session.case_dtype, torch.get_num_threads(), suffix=SUFFIX)
-        return super().program(session, workload, arrays)
 
     def open(self, device: str, dtype: Dtype, mode: str, threads: int) -> Session:
         """Set threads and precision before the first operation."""
@@ -321,7 +294,6 @@ class CpuSession(TorchSession):
     """The CPU, eager or compiled."""
 
     overwrites = True
-    package = ""  # name of its package in the cache; "": not cached
 
     def __init__(self, device: str, dtype: Dtype, mode: str) -> None:
         """Open a device such as `cpu` or `cuda:0`."""
@@ -345,17 +317,7 @@ class CpuSession(TorchSession):
                 target.copy_(value)
 
     def compile(self, step: Callable[..., Any], state: int) -> Callable[..., Any]:
-        if self.mode == AOTI:
-            return Packaged(step, self.package, self._note_compiling)
-        if self.mode not in COMPILED:
-            return step
-        return self._compiled(step)
-
-    def _note_compiling(self) -> None:
-        self.notes = (note(NoteKind.EXPORT_IN_COLD_START),)
-
-    def export(self, step: Callable[..., Any], inputs: tuple[Any, ...]) -> None:
-        cache_package(step, inputs, self.package)
+        return self._compiled(step) if self.mode in COMPILED else step
 
     def _compiled(self, step: Callable[..., Any]) -> Callable[..., Any]:
         """Apply torch.compile. Inductor only freezes weights if gradients are off during the call, too."""
@@ -371,7 +333,7 @@ class CpuSession(TorchSession):
         return without_gradients
 
     def compile_part(self, part: Callable[..., Any]) -> Callable[..., Any]:
-        if self.mode in ("cudagraph", AOTI):
+        if self.mode == "cudagraph":
             raise Unsupported(f"{self.mode} needs a whole step, not a part of one")
         return self._compiled(part) if self.mode in COMPILED else part
 

@@ -127,7 +127,7 @@ class RunScratch:
     ) -> dict[str, str]:
         """The environment variables of a worker. `variables`: variables that its cases set."""
         backend = backend_class(target.backend)()
-        cache = str(self._cache(backend.shared_cache, target, settings, variables or {}))
+        cache = str(self._cache(target, settings, variables or {}))
         extra = {**backend.environment(settings, cache), **(variables or {})}
         if backend.framework in user_model.KINDS[user_model.KERAS].frameworks:
             extra["KERAS_BACKEND"] = backend.framework
@@ -145,15 +145,16 @@ class RunScratch:
         extra[registry.WORKLOAD_PATH] = os.pathsep.join(code.workloads)
         return worker_environment(settings, extra, os.environ)
 
-    def _cache(self, shared: str, target: Target, settings: Settings, variables: Mapping[str, str]) -> Path:
+    def _cache(self, target: Target, settings: Settings, variables: Mapping[str, str]) -> Path:
         """The compile cache folder for a target, its variables and number of threads.
 
         Each target has a separate folder, since a cold start must not find programs that another target
-        compiled. `shared`: name of a folder that all targets of one interpreter share instead, or "".
+        compiled. Targets of one interpreter that load exported models share a folder instead.
         """
-        key = [settings.threads, sorted(variables.items()), target.python if shared else ""]
+        exports = backend_class(target.backend).exports
+        key = [settings.threads, sorted(variables.items()), target.python if exports else ""]
         part = sha256(json.dumps(key).encode()).hexdigest()[:12]
-        return self.path / "cache" / (shared or target.name) / part
+        return self.path / "cache" / ("onnx" if exports else target.name) / part
 
     def close(self) -> None:
         """Remove the folder."""

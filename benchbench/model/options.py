@@ -284,7 +284,7 @@ class MeasureOptions:
     modes: tuple[str, ...] = _names(
         "--mode",
         text="Modes: eager, compile, compile-freezing, max-autotune-no-cudagraphs, reduce-overhead, "
-        "cudagraph, function, xla, jit, lazy, graph; for your models also channels_last, aoti, "
+        "cudagraph, function, xla, jit, lazy, graph; for your models also channels_last, "
         "graph-dynamic.",
     )
     params: Mapping[str, Size | Sequence[Size]] = _mapping(

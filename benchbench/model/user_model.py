@@ -41,6 +41,7 @@ class ModelKind:
 
 
 TORCH, KERAS, JAX, ONNX = "torch", "keras", "jax", "onnx"
+TRAINING = "training"  # in place of a kind, for code that runs a training step of a torch module
 KINDS: Mapping[str, ModelKind] = MappingProxyType(
     {
         TORCH: ModelKind("torch module", ("torch",), "counted by torch", "own"),

@@ -481,7 +481,7 @@ def support_obstacle(
         return Obstacle(Status.UNSUPPORTED, reason)
     if reason := _device_obstacle(case, workload, backend, device):
         return Obstacle(Status.UNSUPPORTED, reason)
-    if backend.runs_graphs_only and isinstance(workload, type) and not workload.is_graph:
+    if backend.exports and isinstance(workload, type) and not workload.is_graph:
         return Obstacle(Status.UNSUPPORTED, NOT_A_GRAPH)
     work = sized(workload, case)
     if work.backward_passes > 1 and (reason := backend.single_backward_modes.get(case.mode, "")):

@@ -88,7 +88,7 @@ class Precomputed:
         """One job per model. Cases that load the same model export it in turn."""
         groups: dict[tuple[str, ...], list[Case]] = {}
         for case in cases:
-            if case.mode in backend_class(case.backend).exporting_modes:
+            if backend_class(case.backend).exports:
                 groups.setdefault(exported_name(case, self._pool.interpreter(case.target)), []).append(case)
         for number, group in enumerate(groups.values()):
             place = number % len(group)
@@ -115,9 +115,8 @@ def exported_name(case: Case, python: str) -> tuple[str, ...]:
     `python`: the interpreter of the case.
     """
     backend = backend_class(case.backend)()
-    owner = python if backend.shared_cache else f"{case.target}:{case.device}"
     form = backend.exported_as(case.computes_in, case.mode)
-    return owner, case.work, suffix(case.placement, case.environment, case.threads), form
+    return python, case.work, suffix(case.placement, case.environment, case.threads), form
 
 
 def reference_jobs(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from benchbench.model.case import AMP, Case, Dtype, Phase
-from benchbench.model.user_model import JAX, KERAS, ONNX, TORCH, ModelSpec, relative
+from benchbench.model.user_model import JAX, KERAS, ONNX, TORCH, TRAINING, ModelSpec, relative
 
 if TYPE_CHECKING:
     from benchbench.backends.base import Backend
@@ -39,9 +39,11 @@ def usage_code(backend: Backend, spec: ModelSpec, graph: Mapping[str, Any], case
 
     A comment says which names the user's program must define. `graph`: the facts of the model.
     """
-    engine = backend.model_code_of(spec.kind, case.phase, case.dtype).get(case.mode)
+    kind = TRAINING if case.phase is Phase.TRAIN else spec.kind
+    engine = backend.model_code.get((kind, case.mode))
     if engine is None or spec.step:  # a step of a language model is not called by itself
         return ""
+    engine = engine.replace("<HINT>", backend.code_hints.get(case.dtype or Dtype.FLOAT32, ""))
     filled = _filled(engine, spec, graph["form"], case)
     preamble = [line for line in filled if line.startswith(PREAMBLE)]
     if spec.kind in IMPORTS:
