@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from benchbench.diagnosis.checks import Host
+from benchbench.machine.gpus import GpuSettings, GpuState
 from benchbench.machine.kernel import CpuTimes
-from benchbench.machine.nvml import GpuSettings, GpuState
 
 Files = dict[str, str]
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from benchbench.machine import kernel, nvml
+from benchbench.machine import kernel
+from benchbench.machine.gpus import GpuState, Nvml
 from benchbench.machine.sampler import (
     MAX_SAMPLES,
     OF_ONE,
@@ -167,7 +168,7 @@ def counting() -> tuple[FakeNvml, Callable[[], int]]:
     """GPUs that count their readings."""
     readings: list[None] = []
 
-    def state() -> nvml.GpuState:
+    def state() -> GpuState:
         readings.append(None)
         return a_state(energy_j=float(len(readings)))
 
@@ -222,7 +223,7 @@ def test_telemetry_sent_by_a_worker_is_ignored(tmp_path: Path) -> None:
 def test_a_failing_driver_gives_a_note_instead_of_telemetry(tmp_path: Path) -> None:
     called = threading.Event()
 
-    def state() -> nvml.GpuState:
+    def state() -> GpuState:
         called.set()
         raise RuntimeError("GPU is lost")
 
@@ -246,7 +247,7 @@ def watching(root: Path, connect: Callable[[], Any], **environment: str) -> Iter
     watch.close()
 
 
-def must_not_be_asked() -> nvml.Nvml:
+def must_not_be_asked() -> Nvml:
     raise AssertionError("NVML was connected to")
 
 
@@ -274,7 +275,7 @@ def test_a_missing_energy_counter_has_a_reason_and_no_note(tmp_path: Path, case:
 def test_nvml_is_connected_to_once_and_closed_with_the_run(tmp_path: Path) -> None:
     gpus, connections = FakeNvml([some_settings(), some_settings()]), []
 
-    def connect() -> nvml.Nvml:
+    def connect() -> Nvml:
         connections.append(gpus)
         return gpus
 

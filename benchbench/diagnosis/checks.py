@@ -14,6 +14,7 @@ from pathlib import Path
 from benchbench.format import count_of, percent, size
 from benchbench.machine import kernel
 from benchbench.machine.conditions import tolerated_cores
+from benchbench.machine.gpus import THROTTLED, GpuSettings, GpuState, Nvml
 from benchbench.machine.kernel import (
     CPUS,
     CpuTimes,
@@ -27,7 +28,6 @@ from benchbench.machine.kernel import (
     read_throttling,
     throttling_files,
 )
-from benchbench.machine.nvml import THROTTLED, GpuSettings, GpuState, Nvml
 
 # Packages of NVIDIA whose major version is that of CUDA.
 VERSIONED = ("cuda-toolkit", "nvidia-cublas", "nvidia-cuda-nvrtc", "nvidia-cuda-runtime")

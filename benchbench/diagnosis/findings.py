@@ -14,8 +14,8 @@ from pathlib import Path
 from benchbench.diagnosis import checks
 from benchbench.diagnosis.checks import Check, Host, Level
 from benchbench.machine.environment import default_threads
+from benchbench.machine.gpus import Nvml
 from benchbench.machine.kernel import allowed_cpus
-from benchbench.machine.nvml import Nvml
 from benchbench.machine.sampler import watch_neighbours
 from benchbench.model.device import NOT_VERIFIED
 

@@ -12,7 +12,7 @@ from benchbench.diagnosis import ceilings
 from benchbench.diagnosis.findings import Finding, examine, this_host
 from benchbench.errors import AccelbenchError, NothingToMeasure, UnreadableInput
 from benchbench.launch.pool import WorkerPool
-from benchbench.machine import amdsmi, nvml
+from benchbench.machine.gpus import Nvml, connect, connect_to_amd
 from benchbench.model.case import Case
 from benchbench.model.options import MeasureOptions
 from benchbench.model.run import RunInfo
@@ -129,10 +129,10 @@ def _store(info: RunInfo, rates: Sequence[Ceiling]) -> Path:
     return path
 
 
-def _connect_gpus() -> nvml.Nvml | str:
+def _connect_gpus() -> Nvml | str:
     """The counters of NVIDIA's GPUs, else of AMD's; the reason of the former if there are none."""
-    gpus = nvml.connect()
+    gpus = connect()
     if not isinstance(gpus, str):
         return gpus
-    of_amd = amdsmi.connect()
+    of_amd = connect_to_amd()
     return gpus if isinstance(of_amd, str) else of_amd

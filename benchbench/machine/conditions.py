@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from benchbench.machine.nvml import POWER_CAP, THROTTLED
+from benchbench.machine.gpus import POWER_CAP, THROTTLED
 from benchbench.model.measurement import Measurement, Telemetry, Window
 from benchbench.model.note import Note, NoteKind, note
 from benchbench.model.run import Record

@@ -20,9 +20,17 @@ from time import monotonic, process_time, thread_time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from benchbench.machine import amdsmi, kernel
+from benchbench.machine import kernel
+from benchbench.machine.gpus import (
+    CUDA,
+    GpuState,
+    Nvml,
+    amd_gpu_index,
+    connect,
+    connect_to_amd,
+    gpu_index,
+)
 from benchbench.machine.kernel import CpuTimes, allowed_cpus, cpu_seconds, cpu_times
-from benchbench.machine.nvml import CUDA, GpuState, Nvml, connect, gpu_index
 from benchbench.model.case import Case
 from benchbench.model.device import ROCM, kind_of
 from benchbench.model.measurement import Failure, Measurement, Telemetry, Window
@@ -340,7 +348,7 @@ class Watch:
         root: Path = Path("/"),
         environment: Mapping[str, str] = os.environ,
         connect: Callable[[], Nvml | str] = connect,
-        connect_to_amd: Callable[[], Nvml | str] = amdsmi.connect,
+        connect_to_amd: Callable[[], Nvml | str] = connect_to_amd,
     ) -> None:
         """`threads`: number of threads of a case."""
         cpus = kernel.cpus_for(threads, root)
@@ -393,7 +401,7 @@ class Watch:
         if isinstance(nvml, str):
             return replace(self._sources, no_energy=nvml, notes=(note(NoteKind.NOT_SAMPLED, reason=nvml),))
         gpus = [nvml.settings(index) for index in range(nvml.count())]
-        find_index = amdsmi.gpu_index if is_amd else gpu_index
+        find_index = amd_gpu_index if is_amd else gpu_index
         index = find_index(device, gpus, self._environment)
         if isinstance(index, str):
             return replace(self._sources, no_energy=index, notes=(note(NoteKind.NOT_SAMPLED, reason=index),))

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from benchbench.machine import amdsmi, nvml
+from benchbench.machine import gpus
 from benchbench.machine.environment import amd_gpus
-from benchbench.machine.nvml import Nvml
+from benchbench.machine.gpus import Nvml
 from benchbench.machine.sampler import Watch
 from tests.factories import a_case
 from tests.machines import FakeNvml, some_settings, tree
@@ -71,14 +71,14 @@ def a_module(**over: Any) -> types.SimpleNamespace:
     return types.SimpleNamespace(**functions)
 
 
-def connected(module: types.SimpleNamespace | None = None, **over: Any) -> nvml.Nvml:
-    library = nvml.connect(lambda: module or a_module(**over))
+def connected(module: types.SimpleNamespace | None = None, **over: Any) -> gpus.Nvml:
+    library = gpus.connect(lambda: module or a_module(**over))
     assert not isinstance(library, str)
     return library
 
 
 def test_the_state_of_a_gpu_has_the_stored_units() -> None:
-    assert connected().state(0) == nvml.GpuState(
+    assert connected().state(0) == gpus.GpuState(
         sm_mhz=1500,
         memory_mhz=2619,
         power_w=312.5,
@@ -91,7 +91,7 @@ def test_the_state_of_a_gpu_has_the_stored_units() -> None:
 
 
 def test_the_settings_of_a_gpu_have_its_current_modes() -> None:
-    assert connected(GetMigMode=[1, 0]).settings(0) == nvml.GpuSettings(
+    assert connected(GetMigMode=[1, 0]).settings(0) == gpus.GpuSettings(
         name="Example GPU",
         uuid="GPU-1",
         max_sm_mhz=1980,
@@ -165,7 +165,7 @@ def absent() -> Any:
     ],
 )
 def test_missing_nvml_has_one_reason(load: Any, reason: str) -> None:
-    assert nvml.connect(load) == reason
+    assert gpus.connect(load) == reason
 
 
 def test_closing_releases_the_driver_and_never_fails() -> None:
@@ -194,7 +194,7 @@ PCI = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
 @pytest.mark.parametrize(
-    ("device", "gpus", "environment", "expected"),
+    ("device", "installed", "environment", "expected"),
     [
         ("cuda:0", [A], {}, 0),
         ("gpu:1", [A, A], {}, 1),
@@ -209,13 +209,13 @@ PCI = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     ],
 )
 def test_a_device_is_the_gpu_that_cuda_uses(
-    device: str, gpus: list[nvml.GpuSettings], environment: dict[str, str], expected: int
+    device: str, installed: list[gpus.GpuSettings], environment: dict[str, str], expected: int
 ) -> None:
-    assert nvml.gpu_index(device, gpus, environment) == expected
+    assert gpus.gpu_index(device, installed, environment) == expected
 
 
 @pytest.mark.parametrize(
-    ("device", "gpus", "environment", "reason"),
+    ("device", "installed", "environment", "reason"),
     [
         ("tpu:0", [A], {}, "NVML does not know tpu:0"),
         ("cuda:1", [A], {}, "NVML has no GPU that is cuda:1"),
@@ -231,9 +231,9 @@ def test_a_device_is_the_gpu_that_cuda_uses(
     ],
 )
 def test_a_device_that_nvml_cannot_identify_has_a_reason(
-    device: str, gpus: list[nvml.GpuSettings], environment: dict[str, str], reason: str
+    device: str, installed: list[gpus.GpuSettings], environment: dict[str, str], reason: str
 ) -> None:
-    index = nvml.gpu_index(device, gpus, environment)
+    index = gpus.gpu_index(device, installed, environment)
     assert isinstance(index, str)
     assert reason in index
 
@@ -282,7 +282,7 @@ def an_amdsmi(**over: Any) -> SimpleNamespace:
 
 
 def connected_amdsmi(**over: Any) -> Nvml:
-    library = amdsmi.connect(lambda: an_amdsmi(**over))
+    library = gpus.connect_to_amd(lambda: an_amdsmi(**over))
     assert not isinstance(library, str)
     return library
 
@@ -323,9 +323,9 @@ def missing_amdsmi() -> Any:
     ],
 )
 def test_a_missing_library_is_a_reason(load: Any, reason: str) -> None:
-    answer = amdsmi.connect(load)
+    answer = gpus.connect_to_amd(load)
     assert isinstance(answer, str)
-    assert answer.startswith(amdsmi.UNKNOWN)
+    assert answer.startswith(gpus.AMD_UNKNOWN)
     assert reason in answer
 
 
@@ -334,7 +334,7 @@ MI250X = some_settings(name="MI250X", uuid="c")
 
 
 @pytest.mark.parametrize(
-    ("device", "gpus", "environment", "expected"),
+    ("device", "installed", "environment", "expected"),
     [
         ("rocm:1", [MI300X, OTHER_MI300X], {}, 1),
         ("rocm:0", [MI300X, OTHER_MI300X], {"HIP_VISIBLE_DEVICES": "1"}, 1),
@@ -347,13 +347,13 @@ MI250X = some_settings(name="MI250X", uuid="c")
     ],
 )
 def test_a_gpu_is_found_as_hip_numbers_it(
-    device: str, gpus: list[Any], environment: dict[str, str], expected: int | str
+    device: str, installed: list[Any], environment: dict[str, str], expected: int | str
 ) -> None:
-    assert amdsmi.gpu_index(device, gpus, environment) == expected
+    assert gpus.amd_gpu_index(device, installed, environment) == expected
 
 
 def must_not_be_asked() -> Nvml:
-    raise AssertionError("NVML was connected_amdsmi to")
+    raise AssertionError("NVML was connected to")
 
 
 def test_a_case_on_rocm_is_watched_by_amdsmi_alone(tmp_path: Path) -> None:
@@ -366,7 +366,7 @@ def test_a_case_on_rocm_is_watched_by_amdsmi_alone(tmp_path: Path) -> None:
 
 
 def test_without_amdsmi_a_note_states_what_is_unknown(tmp_path: Path) -> None:
-    reason = f"{amdsmi.UNKNOWN}: amdsmi is not installed"
+    reason = f"{gpus.AMD_UNKNOWN}: amdsmi is not installed"
     watch = Watch(1, root=tmp_path, connect=must_not_be_asked, connect_to_amd=lambda: reason)
     sources = watch.sources(a_case(device="rocm:0"))
     assert (sources.no_energy, [note.text for note in sources.notes]) == (reason, [reason])
