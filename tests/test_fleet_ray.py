@@ -25,7 +25,7 @@ from tests.program import accelbench, environment, processes_mentioning, start_a
 pytestmark = [pytest.mark.real, pytest.mark.filterwarnings("default"), pytest.mark.xdist_group("fleet")]
 
 MEMORY = 80 * 2**20  # bytes of a machine's object store, which stays empty
-NODE_PROCESS = "benchbench.cluster.__main__"
+NODE_PROCESS = "benchbench.cluster.node"
 GONE_S = 30.0  # until a lost machine is reported and its processes have ended
 SMALL: dict[str, Any] = {
     "workloads": "gemm",

@@ -15,7 +15,7 @@ from select import select
 HEARTBEAT_S = 5.0  # longest silence of a measuring machine
 # Bytes. Ray sends pieces below 100 KiB inside the answer, so that they survive the loss of a node.
 PIECE = 64 * 2**10
-PROGRAM = "import sys; sys.path.append(sys.argv[1]); from benchbench.cluster.__main__ import main; main()"
+PROGRAM = "import sys; sys.path.append(sys.argv[1]); from benchbench.cluster.node import main; main()"
 
 
 def run_on_node(job: bytes, folder: str) -> Generator[bytes, None, None]:
