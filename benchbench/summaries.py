@@ -24,7 +24,7 @@ from benchbench.analyse.roofline import device_of
 from benchbench.analyse.rows import case_key, probed_version_and_model, records_by_case, unranked_reason
 from benchbench.errors import UnreadableInput, UsageError
 from benchbench.machine.environment import cache_folder
-from benchbench.model.case import Case, present_names
+from benchbench.model.case import Case
 from benchbench.model.device import Machine
 from benchbench.model.run import Record, Run, RunInfo, Settings
 from benchbench.store import runs, selectors
@@ -111,7 +111,6 @@ class RunSummary:
     is_half: bool = False
     damaged: tuple[str, ...] = ()
     planned: tuple[Planned, ...]
-    renamed: Mapping[str, str] = field(default_factory=dict)  # former → present name of a workload
     cases: Mapping[str, CaseSummary]
 
     @property
@@ -136,7 +135,6 @@ def summarise(run: Run) -> RunSummary:
         is_half=is_half,
         damaged=run.damaged,
         planned=tuple(Planned(case.id, case.workload, case.target) for case in info.plan),
-        renamed=present_names(info.plan),
         cases={} if is_half else _cases(run),
     )
 
@@ -201,7 +199,6 @@ class _Row(msgspec.Struct):
     is_half: bool
     damaged: tuple[str, ...]
     planned: tuple[Planned, ...]
-    renamed: dict[str, str]
     cases: dict[str, _Case]
 
 

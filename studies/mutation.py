@@ -32,7 +32,7 @@ TESTS = (
     "conditions", "documents", "drift", "exporters", "float8", "gate", "graphs", "hardware",
     "heats", "history", "hours", "layouts", "limits", "linear_growth", "measure",
     "metrics", "pairs", "parallel", "pipeline", "plan", "plausibility",
-    "plausible", "plots", "pricing", "profiles", "ranking", "ranks", "renames", "report",
+    "plausible", "plots", "pricing", "profiles", "ranking", "ranks", "report",
     "roofline", "run_heat", "schedule", "session_variance", "sessions", "short_names", "site",
     "stats", "suite", "summaries", "threads", "time_left", "timed_mutants", "tolerance", "trend",
     "update", "validating", "variance", "verification",

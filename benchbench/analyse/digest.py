@@ -18,7 +18,7 @@ from benchbench.analyse.rows import UNTRUSTED_STATUSES
 from benchbench.format import share
 from benchbench.machine.conditions import contended
 from benchbench.machine.environment import same_hardware
-from benchbench.model.case import Case, Scalar, Status, present_id, present_names
+from benchbench.model.case import Case, Scalar, Status
 from benchbench.model.device import Machine
 from benchbench.model.measurement import Cost, Failure, Measurement, ModelFacts
 from benchbench.model.run import Partner, Policy, Record, Run, Settings
@@ -297,31 +297,6 @@ def _hardware(machine: Machine) -> dict[str, object]:
         "accelerators": machine.accelerators,
         "CPU quota": "none" if machine.cpu_quota is None else f"{machine.cpu_quota:g}",
     }
-
-
-def with_present_names(digests: Sequence[Digest]) -> list[Digest]:
-    """The digests, with cases of renamed workloads under the present name.
-
-    A run that has workloads of both names keeps them.
-    """
-    names = present_names(case.case for digest in digests for case in digest.cases.values())
-    return [_renamed(digest, names) for digest in digests] if names else list(digests)
-
-
-def _renamed(digest: Digest, names: Mapping[str, str]) -> Digest:
-    workloads = {case.case.workload for case in digest.cases.values() if case.case}
-    names = {
-        former: present
-        for former, present in names.items()
-        if former in workloads and present not in workloads
-    }
-    cases = {}
-    for name, case_digest in digest.cases.items():
-        case = case_digest.case
-        if case and case.workload in names:
-            case = replace(case, workload=names[case.workload])
-        cases[present_id(name, names)] = replace(case_digest, case=case)
-    return replace(digest, cases=cases)
 
 
 def case_mismatches(ref: CaseDigest, new: CaseDigest) -> list[str]:

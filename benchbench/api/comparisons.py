@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchbench.analyse import metrics
-from benchbench.analyse.digest import Digest, digest, with_present_names
+from benchbench.analyse.digest import Digest, digest
 from benchbench.api.stored import folder, load, profile
 from benchbench.errors import AccelbenchWarning, UnreadableInput, member
 from benchbench.judging import comparison
@@ -54,8 +54,7 @@ def compare(
         from benchbench.judging.session_cases import session_spreads
 
         sessions = _sessions(results_folder(results), after.info.machine)
-        *sessions, first, second = with_present_names([*sessions, digest(before), digest(after)])
-        between = session_spreads(sessions, first, second, quantity, shared)
+        between = session_spreads(sessions, digest(before), digest(after), quantity, shared)
     result = comparison.compare_runs(before, after, quantity, limit, shared, between)
     folders = [side for side in sides if isinstance(side, Path)]
     return comparison.with_operators(result, *folders) if len(folders) == len(sides) else result

@@ -22,7 +22,7 @@ from benchbench.judging.sessions import (
     pooled_variance,
 )
 from benchbench.machine.peaks import several_devices
-from benchbench.model.case import Cache, Case, last_names, present_id
+from benchbench.model.case import Cache, Case
 from benchbench.model.placement import Strategy, suffix
 from benchbench.model.run import Run
 from benchbench.stats import Difference, deviation, mean, t_quantile
@@ -111,25 +111,17 @@ def read_evidence(
     """
     run_evidence: list[_RunEvidence] = []
     tags: set[str] = set()
-    renamed: dict[str, str] = {}
     for run in summaries(runs):
         if not run.is_half:
             tags |= run.tags.keys()
-            renamed.update(run.renamed)
             run_evidence.append(_run_evidence(run, by or MACHINE_TAG))
     if by and run_evidence and by not in tags:
         raise UsageError(f"No run has a tag {by!r}.", unknown("tags", by, sorted(tags)))
     run_evidence.sort(key=lambda evidence: (evidence.start_time, evidence.run_id))
-    names, left_out, measured = last_names(renamed), Counter[str](), list[CaseSession]()
+    left_out, measured = Counter[str](), list[CaseSession]()
     for evidence in run_evidence:
-        own_names = {former: name for former, name in names.items() if name not in evidence.workloads}
-        left_out.update(
-            reason
-            for case, reason in evidence.left_out
-            if matches_patterns(present_id(case, own_names), cases)
-        )
-        present = (_with_present_name(session, own_names) for session in evidence.sessions)
-        measured += [session for session in present if matches_patterns(session.case.id, cases)]
+        left_out.update(reason for case, reason in evidence.left_out if matches_patterns(case, cases))
+        measured += [session for session in evidence.sessions if matches_patterns(session.case.id, cases)]
     return Evidence(sessions=tuple(_newest_versions(measured, left_out)), left_out=dict(left_out))
 
 
@@ -139,16 +131,8 @@ class _RunEvidence:
 
     start_time: float  # Unix time
     run_id: str
-    workloads: frozenset[str]
     sessions: tuple[CaseSession, ...]
     left_out: tuple[tuple[str, str], ...]  # case id and reason
-
-
-def _with_present_name(session: CaseSession, names: Mapping[str, str]) -> CaseSession:
-    """The session with its workload's present name."""
-    if (present := names.get(session.case.workload)) is None:
-        return session
-    return replace(session, case=replace(session.case, workload=present))
 
 
 def nested_days(sessions: Sequence[CaseSession], metric: Metric) -> list[LogsByHour]:
@@ -189,8 +173,7 @@ def _run_evidence(run: RunSummary, by: str) -> _RunEvidence:
                 digest=digest,
             )
         )
-    workloads = frozenset(case.workload for case in run.planned)
-    return _RunEvidence(start_time(run), run.id, workloads, tuple(sessions), tuple(left_out))
+    return _RunEvidence(start_time(run), run.id, tuple(sessions), tuple(left_out))
 
 
 def _exclusion(unranked: str, processes: CaseDigest) -> str:

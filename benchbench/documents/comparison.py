@@ -30,7 +30,7 @@ from benchbench.documents.short_names import case_cells
 from benchbench.judging.comparison import ALPHA, CaseComparison, CommonFactor, Comparison
 from benchbench.judging.significance import TestResult
 from benchbench.machine.environment import same_hardware
-from benchbench.model.case import Case, Verdict, present_id, present_names
+from benchbench.model.case import Case, Verdict
 from benchbench.model.measurement import AS_PLANNED
 from benchbench.model.run import Run, RunInfo
 from benchbench.plan.commands import interleaved_command
@@ -200,18 +200,13 @@ def _facts(comparison: Comparison) -> list[str]:
         f"new: {_side_label(comparison.new.info)}run {comparison.new.info.id}, {comparison.new.info.started}",
         f"{metric.name}, {metric.better} is better{worse}; threshold {fmt.limit(comparison.threshold)}",
     ]
-    names = present_names((*_requested_cases(comparison.ref), *_requested_cases(comparison.new)))
-    ref, new = (
-        {present_id(case.id, names) for case in _requested_cases(run)}
-        for run in (comparison.ref, comparison.new)
-    )
+    ref, new = ({case.id for case in _requested_cases(run)} for run in (comparison.ref, comparison.new))
     if comparison.verdicts and not comparison.interleaved and ref.isdisjoint(new):
         is_same_hardware = same_hardware(comparison.ref.info.machine, comparison.new.info.machine)
         elsewhere = "" if is_same_hardware else ", and were made on different hardware"
         lines.insert(0, f"The runs have no case in common{elsewhere}: nothing is compared.")
     lines += ["ref and new are one run"] if comparison.ref.info.id == comparison.new.info.id else []
     lines += ["interleaved: each round has a process of each side"] if comparison.interleaved else []
-    lines += [f"renamed: {former} → {name}" for former, name in names.items()]
     lines += [f"changed: {', '.join(comparison.changes)}"] if comparison.changes else []
     lines += [
         f"{side} {drift.note.text}; intervals allow for it" for side, drift in comparison.drifts.items()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchbench.analyse.digest import Digest, digest, with_partner_ids, with_present_names
+from benchbench.analyse.digest import Digest, digest, with_partner_ids
 from benchbench.analyse.metrics import METRICS, metric_named
 from benchbench.environments.interpreters import absolute_interpreters
 from benchbench.errors import NotComparable, UsageError, member
@@ -147,7 +147,7 @@ class _Check:
         sessions, run = self._sessions_and_run(name, sides)
         sessions, note = _other_sessions(sessions, run, name, self.options.results)
         policy = replace(policy, thresholds=self._thresholds(run, policy), interleaved=sides is not None)
-        *sessions, new = with_present_names([*sessions, self._of_suites(digest(run))])
+        new = self._of_suites(digest(run))
         result = decide(sessions, new, policy)
         if result.flagged:
             confirmation = self._measure_flagged(result, sides)
@@ -177,7 +177,7 @@ class _Check:
             _validate_reference(sides, run.info.plan)
             return self._sessions(name, run.info.machine), run
         sessions = self._sessions(name, machine())
-        cases = rerun.present_cases(planned_cases(sessions))
+        cases = planned_cases(sessions)
         if any(case.is_call for case in cases):
             raise UsageError(
                 f"Baseline {name!r} has functions of yours, which it cannot call.",

@@ -16,7 +16,6 @@ from benchbench.analyse.digest import (
     Digest,
     digest,
     run_mismatches,
-    with_present_names,
     work_change,
 )
 from benchbench.analyse.doubts import Drift
@@ -165,8 +164,6 @@ def compare_runs(
     """
     before, after = digest(ref), digest(new)
     partners = are_interleaved(before, after)
-    if not partners:
-        before, after = with_present_names((before, after))
     pairs = (match_partners if partners else match_runs)(before, after, metric)
     groups = [group for pair in pairs if pair.verdict is None for group in pair.groups]
     modes = variance is Variance.SHARED and are_clustered(groups)

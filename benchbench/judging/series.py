@@ -15,7 +15,7 @@ from benchbench.analyse.metrics import Metric
 from benchbench.errors import UsageError, unknown
 from benchbench.judging.change_points import Change, History, change_points
 from benchbench.machine.environment import MEMORY_TOLERANCE, fingerprint
-from benchbench.model.case import Status, last_names, present_id
+from benchbench.model.case import Status
 from benchbench.model.device import Machine
 from benchbench.model.run import Run
 from benchbench.reading import unix_time
@@ -91,18 +91,15 @@ def series(
 
     Raises UsageError if no run has the tag, or no case matches one of the patterns.
     """
-    read_runs, planned, names = _read_runs(runs, metric, by)
-    _check_patterns(patterns, planned.values(), names)
+    read_runs, planned = _read_runs(runs, metric, by)
+    _check_patterns(patterns, planned.values())
     runs_in_order = sorted(read_runs, key=lambda run: (run.start_time, run.run_id))
     tag_order = _tag_order(runs_in_order, by) if by else {}
     by_case: dict[str, list[_MeasuredCase | MissingPoint]] = {}
     for run in runs_in_order:
-        kept_names = {former for former, present in names.items() if present in run.workloads}
-        renamed = {former: present for former, present in names.items() if former not in kept_names}
         for case, entry in run.cases:
-            present = present_id(case, renamed) if renamed else case
-            if matches_patterns(present, patterns):
-                by_case.setdefault(present, []).append(entry)
+            if matches_patterns(case, patterns):
+                by_case.setdefault(case, []).append(entry)
     all_series = [_series(case, entries, metric, tag_order, by) for case, entries in by_case.items()]
     return [
         case_series
@@ -127,33 +124,28 @@ class _RunCases:
     start_time: float  # Unix time
     run_id: str
     tags: Mapping[str, str]
-    workloads: frozenset[str]
     cases: tuple[tuple[str, _MeasuredCase | MissingPoint], ...]
 
 
 def _read_runs(
     runs: Iterable[Run | RunSummary], metric: Metric, by: str | None
-) -> tuple[list[_RunCases], dict[str, Planned], dict[str, str]]:
-    """Cases of the runs that count, all planned cases by id, and the renamed workloads."""
+) -> tuple[list[_RunCases], dict[str, Planned]]:
+    """Cases of the runs that count, and all planned cases by id."""
     run_cases: list[_RunCases] = []
     planned: dict[str, Planned] = {}
-    names: dict[str, str] = {}
     for run in summaries(runs):
         planned.update((case.id, case) for case in run.planned)
-        names.update(run.renamed)
         if not (run.is_half or bisect_of(run.tags)):
             run_cases.append(_run_cases(run, metric, by))
-    return run_cases, planned, last_names(names)
+    return run_cases, planned
 
 
-def _check_patterns(patterns: Sequence[str], planned: Collection[Planned], names: Mapping[str, str]) -> None:
+def _check_patterns(patterns: Sequence[str], planned: Collection[Planned]) -> None:
     """Raise UsageError for a pattern that matches no planned case."""
     for pattern in patterns:
-        if not any(matches_patterns(present_id(case.id, names), [pattern]) for case in planned):
-            workloads = {names.get(case.workload, case.workload) for case in planned}
-            known_names = sorted(workloads | {case.target for case in planned})
-            renamed = f"It was renamed: {names[pattern]}" if pattern in names else ""
-            hint = renamed or unknown("workloads and targets", pattern, known_names)
+        if not any(matches_patterns(case.id, [pattern]) for case in planned):
+            known_names = sorted({name for case in planned for name in (case.workload, case.target)})
+            hint = unknown("workloads and targets", pattern, known_names)
             raise UsageError(f"No stored run has a case named {pattern!r}.", hint)
 
 
@@ -165,13 +157,7 @@ def _run_cases(run: RunSummary, metric: Metric, by: str | None) -> _RunCases:
             cases.append((name, _MeasuredCase(point, run.setup, case.facts)))
         elif missing := _missing_point(run, case, metric, tag):
             cases.append((name, missing))
-    return _RunCases(
-        start_time(run),
-        run.id,
-        run.tags,
-        frozenset(planned.workload for planned in run.planned),
-        tuple(cases),
-    )
+    return _RunCases(start_time(run), run.id, run.tags, tuple(cases))
 
 
 def _point(run: RunSummary, case: CaseSummary, metric: Metric, tag: str | None) -> Point | None:

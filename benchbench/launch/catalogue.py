@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import os
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -18,7 +17,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 
 from benchbench import paths, registry
-from benchbench.errors import AccelbenchWarning, UsageError, unknown
+from benchbench.errors import UsageError, unknown
 from benchbench.launch import project
 from benchbench.launch.project import UserCode, user_code
 from benchbench.launch.user_files import (
@@ -128,16 +127,6 @@ def is_mistaken_model(name: str, code: UserCode) -> bool:
     return isinstance(_revision_models.get(code, {}).get(name), UsageError)
 
 
-def present_workload(name: str, code: UserCode | None = None) -> WorkloadKind:
-    """The workload of a case, by its present or former name. Raises UsageError."""
-    try:
-        return workload_named(name, code)
-    except UsageError:
-        if present := former_names().get(name):
-            return workload_named(present)
-        raise
-
-
 def name_hint(name: str, names: Sequence[str]) -> str:
     """Hint for an unknown name: the names that contain it or all of its words, else the most similar ones.
 
@@ -155,14 +144,13 @@ def name_hint(name: str, names: Sequence[str]) -> str:
 def expand_patterns(names: Iterable[str], among: Sequence[str] = ()) -> tuple[str, ...]:
     """Replace patterns such as `gpt2*` by the workloads that they match. Raises UsageError.
 
-    `among`: the workloads that patterns may match; (): all. A former name is replaced by the present one,
-    with an AccelbenchWarning.
+    `among`: the workloads that patterns may match; (): all.
     """
     choices = among or [*workload_names(), *_models]
     expanded: dict[str, None] = {}
     for name in names:
         if not PATTERN_CHARACTERS.intersection(name):
-            expanded[_present(name)] = None
+            expanded[name] = None
             continue
         matches = fnmatch.filter(choices, name)
         if not matches:
@@ -170,23 +158,6 @@ def expand_patterns(names: Iterable[str], among: Sequence[str] = ()) -> tuple[st
             raise UsageError(f"No workload matches {name!r}.", name_hint(plain, choices))
         expanded |= dict.fromkeys(matches)
     return tuple(expanded)
-
-
-def is_known(name: str) -> bool:
-    """True if a workload has this name. Imports only the user's files that may define it."""
-    try:
-        workload_named(name)
-    except UsageError:
-        return False
-    return True
-
-
-def _present(name: str) -> str:
-    """Present name of a renamed workload, with a warning; any other name unchanged."""
-    if not is_known(name) and (present := former_names().get(name)):
-        warnings.warn(AccelbenchWarning(f"{name} is called {present} now"), stacklevel=2)
-        return present
-    return name
 
 
 @contextmanager
@@ -243,13 +214,6 @@ def workload_at(name: str, params: Mapping[str, Scalar]) -> SizedWorkload:
 def workload_names() -> list[str]:
     """The names of every workload that can be measured, sorted."""
     return sorted({*registry.entry_names(WORKLOADS), *user_catalogue().workload_names()})
-
-
-def former_names() -> dict[str, str]:
-    """Former name → present name of renamed workloads. Imports all workloads."""
-    names = workload_names()
-    present_names = {workload_named(name).formerly: name for name in names}
-    return {former: name for former, name in present_names.items() if former and former not in names}
 
 
 def user_file_warnings() -> list[str]:

@@ -58,7 +58,6 @@ class _Workload(msgspec.Struct):
     worlds: list[int]
     divided_by: dict[str, list[Strategy]]
     unsupported: dict[str, str]
-    formerly: str
 
 
 class _FileDescription(msgspec.Struct):
@@ -121,7 +120,6 @@ class UserWorkload:
         self.summary, self.phase = facts.summary, facts.phase
         self.draws_tolerated = facts.draws_tolerated
         self.version, self.refused_on_cpu = facts.version, facts.refused_on_cpu
-        self.formerly = facts.formerly
         self.worlds, self.unsupported = tuple(facts.worlds), facts.unsupported
         self._facts, self._file, self._process = facts, file, process
         self._size_at = lru_cache(maxsize=None)(self._describe_at)

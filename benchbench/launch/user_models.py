@@ -159,7 +159,7 @@ class UserModel:
 
     __name__: str
     draws_tolerated = DRAWS_TOLERATED
-    refused_on_cpu = formerly = ""
+    refused_on_cpu = ""
     worlds = (1,)
 
     def __init__(self, name: str, spec: ModelSpec, description: _Description, run_job: RunJob) -> None:

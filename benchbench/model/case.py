@@ -5,7 +5,6 @@ Standard library only, since workers under foreign interpreters import this modu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -166,7 +165,6 @@ class Case:
     placement: Placement = ONE_DEVICE
     environment: dict[str, str] = field(default_factory=dict)  # additional variables of its process
     threads: int = 0  # of its process, if the run compares numbers of threads; 0: those of the settings
-    formerly: str = ""  # previous name of the workload
 
     def __post_init__(self) -> None:
         """Raise ValueError for an invalid environment variable or number of threads."""
@@ -220,28 +218,6 @@ class Case:
         cache = "" if self.cache is Cache.HOT else self.cache
         path = "/".join(filter(None, (self.work, self.mode, cache)))
         return f"{path}@{self.target}:{self.device}{suffix(self.placement, self.environment, self.threads)}"
-
-
-def present_id(case: str, names: Mapping[str, str]) -> str:
-    """Id of a case under the present name of its workload; `names` maps former names to present ones."""
-    name, bracket, remainder = case.partition("(")
-    return f"{names[name]}({remainder}" if bracket and name in names else case
-
-
-def present_names(cases: Iterable[Case | None]) -> dict[str, str]:
-    """Present names of renamed workloads by former name."""
-    return last_names({case.formerly: case.workload for case in cases if case and case.formerly})
-
-
-def last_names(names: Mapping[str, str]) -> dict[str, str]:
-    """Resolve chains of renames: the last name for each former name. Cycles end at a repeated name."""
-    last = dict(names)
-    for former in names:
-        visited = {former}
-        while (present := last[former]) in names and present not in visited:
-            visited.add(present)
-            last[former] = names[present]
-    return last
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

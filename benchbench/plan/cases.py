@@ -404,7 +404,6 @@ def _cases_on(
             placement=placement,
             environment=dict(environment),
             threads=threads,
-            formerly=workload.formerly,
         )
         lossless = _lossless(backend, mode) if not selection.takes_lossy else None
         yield (
@@ -434,8 +433,7 @@ def _sizes(entry: Entry, device: Device) -> list[dict[str, Scalar]]:
 
 def entry_plans(entry: Entry, case: Case) -> bool:
     """True if the entry plans this case, on any target and device."""
-    names = (entry.workload, entry_workload(entry).formerly)
-    if case.workload not in names or case.dtype not in (entry.dtype or []):
+    if case.workload != entry.workload or case.dtype not in (entry.dtype or []):
         return False
     if case.cache not in entry.cache or (entry.mode and case.mode not in entry.mode):
         return False

@@ -52,7 +52,7 @@ def _counted(sized: Workload, _placement: Placement, dtype: Dtype) -> Cost:
 
 def instance(case: Case, code: UserCode | None = None) -> SizedWorkload:
     """Workload with the case's parameters, on its devices; parameters that this code lacks are ignored."""
-    kind = catalogue.present_workload(case.workload, code)
+    kind = catalogue.workload_named(case.workload, code)
     params = {name: value for name, value in case.params.items() if name in kind.fields()}
     return sized(kind, case if len(params) == len(case.params) else replace(case, params=params))
 

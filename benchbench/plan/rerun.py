@@ -63,21 +63,6 @@ def replan(cases: Sequence[Case], probes: Sequence[Probe]) -> Plan:
     return Plan(tuple(case for case, obstacle in cases_and_obstacles if not obstacle), tuple(left_out))
 
 
-def present_cases(cases: Sequence[Case]) -> list[Case]:
-    """Replace former names of renamed workloads by the present ones."""
-    workload_names = {case.workload for case in cases if not case.is_call}
-    unknown_names = {name for name in workload_names if not catalogue.is_known(name)}
-    if not unknown_names:
-        return list(cases)
-    names = catalogue.former_names()
-    return [
-        replace(case, workload=names[case.workload], formerly=case.workload)
-        if case.workload in unknown_names and case.workload in names
-        else case
-        for case in cases
-    ]
-
-
 def obstacle_of(case: Case, probe: Probe, code: UserCode | None = None) -> Obstacle | None:
     """Obstacle of a case on its target, if any; `code`: the user's workloads."""
     if probe.status != "ready":
@@ -104,7 +89,7 @@ def apply_variant(
     mode. `pinned`: parameters that keep their values, None: all. Others take the defaults of the variant's
     code.
     """
-    case, probe = _as_named_in(variant.code, case), _probe_for(case, variant, probes)
+    probe = _probe_for(case, variant, probes)
     case = case if pinned is None else _at_defaults_of(variant.code, case, pinned)
     device_name = variant.device or case.device
     matches = devices_named(probe, device_name) if probe.status == "ready" else []
@@ -123,13 +108,6 @@ def apply_variant(
     )
 
 
-def _as_named_in(code: UserCode | None, case: Case) -> Case:
-    """Case with the name of its workload in that code, which may be the former one."""
-    if code is None or not case.formerly or _has(code, case.workload) or not _has(code, case.formerly):
-        return case
-    return replace(case, workload=case.formerly, formerly="")
-
-
 def _at_defaults_of(code: UserCode | None, case: Case, pinned: Collection[str]) -> Case:
     """Case with the default parameters of its workload in that code, except for pinned ones."""
     pinned_params = {name: value for name, value in case.params.items() if name in pinned}
@@ -137,12 +115,6 @@ def _at_defaults_of(code: UserCode | None, case: Case, pinned: Collection[str]) 
         kind = catalogue.workload_named(case.workload, code)
         return case if isinstance(kind, type) else replace(case, params=kind(**pinned_params).params)
     return case
-
-
-def _has(code: UserCode, workload: str) -> bool:
-    with suppress(UsageError):
-        return bool(catalogue.workload_named(workload, code))
-    return False
 
 
 def _probe_for(case: Case, variant: Variant, probes: Sequence[Probe]) -> Probe:

@@ -185,9 +185,7 @@ def _check(entry: Entry, location: str) -> None:
         for threads in entry.threads or []:
             number_of_threads(str(threads))
     except UsageError as error:
-        present = catalogue.former_names().get(entry.workload)
-        hint = f"It was renamed: {present}" if present else error.hint
-        raise SuiteError(f"{location}: {error}", hint) from error
+        raise SuiteError(f"{location}: {error}", error.hint) from error
 
 
 def check_params(workload: WorkloadKind, axes: Axes) -> None:

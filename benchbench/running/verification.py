@@ -204,14 +204,14 @@ def replicas(case: Case) -> int:
 
 def _computes(case: Case) -> bool:
     """Whether the backend really computes the workload, so that its result can be verified."""
-    return backend_class(case.backend).computes(catalogue.present_workload(case.workload).frameworks())
+    return backend_class(case.backend).computes(catalogue.workload_named(case.workload).frameworks())
 
 
 def is_hidden(case: Case) -> bool:
     """Whether rounding may hide a mistake in the case, so that it is also verified in float32."""
     if case.phase is Phase.TRAIN or not case.computes_in.is_narrow or not _computes(case):
         return False
-    return catalogue.present_workload(case.workload).draws_tolerated > 0
+    return catalogue.workload_named(case.workload).draws_tolerated > 0
 
 
 def check_name(case: Case) -> str:
@@ -224,7 +224,7 @@ def check_name(case: Case) -> str:
 
 def is_user_model(case: Case) -> bool:
     """Whether the case runs a user's model, which is its own reference."""
-    return isinstance(catalogue.present_workload(case.workload), UserModel)
+    return isinstance(catalogue.workload_named(case.workload), UserModel)
 
 
 def decode_error(answer: Answer) -> float | Failure | None:

@@ -137,7 +137,6 @@ def describe_class(name: str, kind: type[Workload]) -> Message:
         "worlds": kind.worlds,
         "divided_by": {name: kind.strategies(name) for name in kind.frameworks()},
         "unsupported": dict(kind.unsupported),
-        "formerly": kind.formerly,
     }
 
 

@@ -69,7 +69,6 @@ class Workload(ABC):
     may_be_zero: ClassVar[frozenset[str]] = frozenset()
     least: ClassVar[Mapping[str, int]] = {}  # parameter → smallest value, if that is neither 1 nor 0
     version: ClassVar[int] = 1  # raised when equal parameters come to mean other work
-    formerly: ClassVar[str] = ""  # former name, whose measurements also count as this workload's
     # Parameters that are left out of ids and records at their default, in addition to those of base classes.
     added: ClassVar[frozenset[str]] = frozenset()
     # Tolerance as a multiple of the largest error of `forward` under stochastic rounding; 0: use `reduction`.
