@@ -89,18 +89,6 @@ def test_each_cache_mode_is_a_separate_case(tmp_path: Path) -> None:
     assert "float32 · rotating inputs · sim:0\n" in text
 
 
-@pytest.mark.real
-def test_hot_and_cold_are_compared_only_as_two_sides(tmp_path: Path) -> None:
-    options = ("-b", "fake", "-d", "cpu", "-w", "gemm", "--quick")
-    for cache in ("hot", "cold"):
-        accelbench("run", *options, "--cache", cache, cwd=tmp_path)
-    comparison = accelbench("compare", "latest~1", "latest", cwd=tmp_path).stdout
-    assert "gone" in comparison
-    assert "new" in comparison
-    sides = accelbench("compare", "--ab", "cache=hot", "cache=cold", *options, cwd=tmp_path).stdout
-    assert "/cold@fake:cpu" in sides
-
-
 def test_an_old_record_has_hot_caches_and_no_batches() -> None:
     record = a_record(a_measurement())
     text = to_json(record).replace(b',"cache":"hot"', b"").replace(b',"batches":[],"cleared":false', b"")

@@ -122,45 +122,6 @@ def test_slower_code_is_measured_again_and_ends_with_10(bench: Bench) -> None:
 
 
 @pytest.mark.real
-def test_a_temporary_slowdown_is_not_confirmed(slower: Bench) -> None:
-    slower.pace("0.001 0.001")
-    result = slower.check("latest")
-    assert result["findings"][0]["flagged"]
-    assert result["findings"][0]["verdict"] == "same"
-    assert "not confirmed" in result["findings"][0]["reason"]
-
-
-@pytest.mark.real
-def test_no_confirm_decides_in_one_stage(slower: Bench) -> None:
-    slower.pace("0.001 0.001")
-    result = slower.check("latest", "--no-confirm", code=10)
-    assert result["stages"] == 1
-    assert result["confirmation"] is None
-
-
-def test_a_run_of_another_machine_is_decided_in_one_stage_with_a_note(slower: Bench) -> None:
-    hardware = r'("cpu":) ?"[^"]*"(, ?\n? *"cores")'
-    for path in (slower.folder / "results").rglob("*.json"):
-        text = re.sub(hardware, r'\1 "Other CPU"\2', path.read_text())
-        path.write_bytes(resealed(text.encode()) if "crc32" in text else text.encode())
-    machine = json.loads((next((slower.folder / "results/runs").iterdir()) / "run.json").read_text())[
-        "machine"
-    ]
-    assert machine["cpu"] == "Other CPU"
-    slower.session.parent.rename(slower.session.parent.with_name(fingerprint_of(machine)))
-    result = slower.check("latest", code=10)
-    assert "not measured again" in result["note"]
-    assert result["stages"] == 1
-
-
-def fingerprint_of(fields: dict[str, Any]) -> str:
-    from benchbench.machine.environment import fingerprint
-    from benchbench.model.device import Machine
-
-    return fingerprint(Machine(**{**fields, "accelerators": tuple(fields["accelerators"])}))
-
-
-@pytest.mark.real
 def test_exit_zero_reports_a_regression_with_exit_code_0(slower: Bench) -> None:
     result = slower.check("latest", "--exit-zero")
     assert result["endings"] == ["regressed"]
@@ -175,30 +136,10 @@ def test_a_broken_case_ends_with_4_and_is_not_a_regression(bench: Bench) -> None
     assert "ValueError" in result["findings"][0]["reason"]
 
 
-def test_a_case_that_breaks_during_confirmation_ends_with_4(slower: Bench) -> None:
-    slower.pace("broken")
-    assert slower.check("latest", code=4)["findings"][0]["verdict"] == "broken"
-
-
 def test_a_missing_baseline_ends_with_11_before_anything_is_measured(bench: Bench) -> None:
     process = bench.run("check", "--baseline", "mian", code=11)
     assert "Did you mean 'main'?" in process.stderr
     assert "round" not in process.stderr
-
-
-def test_other_hardware_ends_with_11_and_names_the_hardware_of_the_baseline(bench: Bench) -> None:
-    bench.edit_sessions(r'"cpu": "[^"]*"', '"cpu": "Other CPU"')
-    bench.session.parent.rename(bench.session.parent.with_name("0123456789ab"))
-    process = bench.run("check", "--baseline", "main", "--exit-zero", code=11)
-    assert "has no session of this hardware" in process.stderr
-    assert "Other CPU" in process.stderr
-
-
-@pytest.mark.real
-def test_other_work_ends_with_11(bench: Bench) -> None:
-    bench.edit_sessions(r'"flops": \d+', '"flops": 7')
-    result = bench.check("--exit-zero", code=11)
-    assert result["findings"][0]["reason"].startswith("counted flops 7 → ")
 
 
 @pytest.mark.real
@@ -236,30 +177,6 @@ def test_undecided_cases_end_with_13_if_none_is_decided(bench: Bench) -> None:
     )
 
 
-@pytest.mark.real
-def test_slower_on_one_session_is_provisional_and_ends_with_12(bench: Bench) -> None:
-    bench.keep_one_session()
-    bench.pace("0.003 0.001")
-    result = bench.check(code=12)
-    assert result["endings"] == ["provisional", "inconclusive"]
-    assert any("--ab" in conclusion for conclusion in result["conclusions"])
-    assert bench.check("latest", "--exit-zero")["counts"] == {"provisional": 1, "inconclusive": 1}
-
-
-def test_a_run_that_lost_a_record_ends_with_11_and_never_passes(bench: Bench) -> None:
-    records = next((bench.folder / "results/runs").iterdir()) / "records.jsonl"
-    lines = records.read_text().splitlines(keepends=True)
-    records.write_text("".join(lines[:-1]))
-    result = bench.check("latest", code=11)
-    assert result["endings"][0] == "incomplete"
-    assert result["missing"][0]["reason"] == "records of 2 of 3 rounds"
-    damaged = [line if "paced" not in line else "x" + line for line in lines]
-    records.write_text("".join(damaged))
-    result = bench.check("latest", "--exit-zero", code=11)
-    assert result["missing"][0]["reason"] == "planned, but without a record"
-    assert not any("PASS" in line for line in result["conclusions"])
-
-
 def test_other_versions_end_with_11_under_strict_env(bench: Bench) -> None:
     bench.edit_sessions('"frameworks": {"fake": "[^"]*"', '"frameworks": {"fake": "0.0.9"')
     assert bench.check("latest")["changes"] == ["fake 0.0.9 → 0.1.0"]
@@ -282,45 +199,6 @@ def test_usage_errors_have_an_exit_code_and_a_hint(
     process = bench.run(*arguments, code=code)
     assert message in process.stderr
     assert "hint: " in process.stderr
-
-
-def test_a_damaged_session_is_skipped_with_a_warning_unless_all_are_damaged(bench: Bench) -> None:
-    path, *other_paths = bench.sessions
-    path.write_text("{")
-    output = bench.run("check", "latest", "--baseline", "main", "--inconclusive", "pass").stderr
-    assert path.name in output
-    assert "1 of 6 sessions cannot be read" in output
-    for other_path in other_paths:
-        other_path.write_text("{")
-    assert "no session can be read" in bench.run("check", "latest", "--baseline", "main", code=5).stderr
-
-
-def test_a_run_is_not_compared_with_itself(bench: Bench) -> None:
-    result = bench.check("latest")
-    assert result["note"].endswith("is itself a session of the baseline, and left out of it")
-    assert result["findings"][0]["first"]["against"] == 5
-    for path in bench.sessions[:-1]:
-        path.unlink()
-    output = bench.run("check", "latest", "--baseline", "main", code=11).stderr
-    assert "against itself it always passes" in output
-
-
-def test_a_suite_limits_the_checked_cases(bench: Bench) -> None:
-    suite = 'description = "d"\n[[cases]]\nworkload = "paced"\n'
-    (bench.folder / "one.toml").write_text(suite)
-    result = bench.check("latest", "--suite", "one.toml")
-    assert [finding["case"][:5] for finding in result["findings"]] == ["paced"]
-    assert result["missing"] == []
-    (bench.folder / "none.toml").write_text(suite.replace("paced", "gemm"))
-    output = bench.run("check", "latest", "--baseline", "main", "--suite", "none.toml", code=2).stderr
-    assert "has no case of none.toml" in output
-
-
-def test_results_that_cannot_be_written_end_with_6(bench: Bench) -> None:
-    runs = bench.folder / "results/runs"
-    runs.rename(bench.folder / "elsewhere")
-    runs.write_text("a file, not a folder")
-    bench.run("check", "--baseline", "main", code=6)
 
 
 def test_patterns_of_the_nearest_config_file_override_its_general_threshold(bench: Bench) -> None:
@@ -355,22 +233,6 @@ def test_patterns_of_the_nearest_config_file_override_its_general_threshold(benc
         ).stdout
     )
     assert {finding["threshold_from"] for finding in typed["findings"]} == {"--max-slowdown"}
-
-
-@pytest.mark.real
-def test_a_suite_can_define_thresholds(bench: Bench) -> None:
-    suite = 'description = "d"\npolicy = "quick"\n[thresholds]\n"paced*" = "50%"\n'
-    suite += "".join(f'[[cases]]\nworkload = "{name}"\n' for name in ("paced", "honest"))
-    (bench.folder / "own.toml").write_text(suite)
-    bench.pace("0.0012 0.001")
-    bench.run("run", "--suite", "own.toml", "-b", "fake", "-d", "cpu")
-    unnamed = bench.run("check", "latest", "--baseline", "main", "--no-confirm", code=10)
-    assert "suite 'own' is not found by name" in unnamed.stderr
-    (bench.folder / "accelbench.toml").write_text('[run]\nsuite = ["own.toml"]\n')
-    assert bench.check("latest") == bench.check("latest", "--suite", "own.toml")
-    result = bench.check("latest", "--suite", "own.toml")
-    limits = {finding["case"][:5]: finding["threshold_from"] for finding in result["findings"]}
-    assert limits == {"paced": "suite own 'paced*'", "hones": "default"}
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -28,7 +27,7 @@ from benchbench.running import recording
 from benchbench.running.observer import RunObserver
 from benchbench.timing.policy import POLICIES
 from tests.factories import a_case, a_run_info
-from tests.program import accelbench, folder_with
+from tests.program import folder_with
 
 FAKE = Target(name="fake", backend="fake", python=sys.executable)
 FLAGS = "--xla_cpu_multi_thread_eigen=false --xla_dump_to=/tmp/[x],y%"
@@ -152,17 +151,6 @@ def test_each_environment_has_separate_compile_caches() -> None:
     assert flagged["PYTHONPATH"] == plain["PYTHONPATH"]
     assert flagged["TORCHINDUCTOR_CACHE_DIR"] != plain["TORCHINDUCTOR_CACHE_DIR"]
     transport.close()
-
-
-@pytest.mark.real
-def test_a_variable_is_a_side_of_a_comparison(tmp_path: Path) -> None:
-    sides = accelbench(
-        "compare", "--ab", "env:STEP_S=", "env:STEP_S=0.002", "-w", "surrounded", "-b", "fake",
-        "--rounds", "3", cwd=tmp_path,
-    )  # fmt: skip
-    assert sides.returncode == 0, sides.stderr
-    assert "slower" in sides.stdout
-    assert "[env:STEP_S=0.002]" in sides.stdout
 
 
 @pytest.mark.parametrize("text", ["A-B=1", "=1", "A"])
