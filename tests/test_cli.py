@@ -394,14 +394,6 @@ def test_a_threshold_has_one_spelling(stored: Path) -> None:
     assert "threshold 5%" in output
 
 
-def test_a_size_that_changes_alone_is_noted(tmp_path: Path) -> None:
-    process = accelbench(*FAKE, "-w", "gemm", "-p", "m=8,16", "--dry-run", cwd=tmp_path)
-    assert "gemm: n=512 k=512 stay while m changes: -p m=n=k=… changes all" in process.stderr
-    together = accelbench(*FAKE, "-w", "gemm", "-p", "m=n=k=8,16", "--dry-run", cwd=tmp_path)
-    assert "stay while" not in together.stderr
-    assert "gemm(m=16,n=16,k=16)" in together.stdout
-
-
 @pytest.mark.real
 def test_verbose_prints_a_summary_of_the_time_spent(tmp_path: Path) -> None:
     brief = accelbench(*ONCE, "-w", "gemm", cwd=tmp_path).stderr

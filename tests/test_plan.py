@@ -12,7 +12,7 @@ from benchbench.model.device import Device, DeviceClass, Probe, Target
 from benchbench.model.options import parse_params
 from benchbench.plan.cases import Plan, check_devices, class_of, devices_named, plan
 from benchbench.plan.estimates import footprint_bytes, process_s
-from benchbench.plan.suite import Entry, Selection, Suite, select, unchanged_sizes
+from benchbench.plan.suite import Entry, Selection, Suite, select
 from benchbench.timing.policy import POLICIES
 from tests.factories import a_left_out, a_run_info
 
@@ -228,22 +228,6 @@ def test_tied_parameters_may_exist_in_some_workloads_only() -> None:
         ("gemm", 2, None),
         ("conv2d", None, 2),
     ]
-
-
-@pytest.mark.parametrize(
-    ("params", "expected"),
-    [
-        ({"m": [8]}, ["gemm: n=512 k=512 stay while m changes: -p m=n=k=… changes all"]),
-        ({"m=n": [8, 16]}, ["gemm: k=512 stay while m=n changes: -p m=n=k=… changes all"]),
-        ({"m=n=k": [8]}, []),
-        ({"m": [8], "n": [8], "k": [4]}, []),
-    ],
-)
-def test_sizes_equal_to_a_changed_one_are_noted(params: dict[str, list[int]], expected: list[str]) -> None:
-    suite = Suite(description="d", cases=[Entry(workload="gemm", cpu=[{"m": 512, "n": 512, "k": 512}])])
-    selection = Selection(params=params)  # type: ignore[arg-type]
-    result = plan(select([suite], selection), selection, [probe("torch", CPU)])
-    assert list(unchanged_sizes([suite], selection, result.cases)) == expected
 
 
 @pytest.mark.parametrize("text", ["batch", "batch=", "=3", "m==3", "=m=3"])

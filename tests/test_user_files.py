@@ -140,24 +140,6 @@ def test_a_file_that_closes_the_connection_is_ended(tmp_path: Path) -> None:
     assert mistake.text.endswith("it closes the connection to the process that imports it")
 
 
-@pytest.mark.real
-def test_a_hanging_file_is_tried_once_until_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ACCELBENCH_CACHE", str(tmp_path / "cache"))
-    file = write(tmp_path, hangs="import time\ntime.sleep(600)\n") / "mine/hangs.py"
-    code = UserCode(workloads=(str(tmp_path / "mine"),), python_path=())
-    process = user_files.UserFilesProcess(code, timeout_s=1)
-
-    def message() -> str:
-        (mistake,) = user_files.described_workloads(file, "benchbench.workloads.hangs", process)[1]
-        return mistake.text
-
-    assert "takes more than 1 s" in message()
-    assert user_files.NOT_AGAIN in message()
-    file.write_text("x = (\n")
-    assert "SyntaxError" in message()
-    process.close()
-
-
 def test_the_page_has_the_time_limit() -> None:
     page = Path(__file__).parent.parent / "docs" / "workloads.md"
     assert f"given up after {user_files.TIMEOUT_S:g} s" in page.read_text()

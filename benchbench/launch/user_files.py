@@ -16,9 +16,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from hashlib import sha256
 from pathlib import Path
-from time import time
 from typing import Any
 
 import msgspec
@@ -28,7 +26,6 @@ from benchbench.errors import UsageError, page
 from benchbench.format import visible
 from benchbench.launch.project import UserCode, warn_of_first_execution
 from benchbench.launch.transport import Channel
-from benchbench.machine.environment import cache_folder
 from benchbench.model.case import Dtype, Phase, Scalar
 from benchbench.model.measurement import Cost
 from benchbench.model.placement import Strategy
@@ -36,8 +33,6 @@ from benchbench.redaction import hide_in_message
 
 TIMEOUT_S = 10.0  # to import a file or compute a workload's cost; then the process ends itself
 START_TIMEOUT_S = 2.0  # added for starting the process
-TOO_SLOW = "takes more than"
-NOT_AGAIN, SLOW_MARK_S = "not imported again within an hour, unless it changes", 3600.0
 HINT = f"{page('workloads')} says what a workload file must have."
 
 
@@ -221,7 +216,7 @@ class UserFilesProcess:
         except subprocess.TimeoutExpired:
             return "it closes the connection to the process that imports it"
         if code == -signal.SIGALRM:
-            return f"it {TOO_SLOW} {self._timeout_s:g} s"
+            return f"it takes more than {self._timeout_s:g} s"
         ending = f"signal {-code}" if code < 0 else f"exit code {code}"
         return f"it ended the process that imported it: {ending}"
 
@@ -236,20 +231,8 @@ def _end(process: subprocess.Popen[bytes], channel: Channel) -> None:
 def described_workloads(
     file: Path, module: str, process: UserFilesProcess
 ) -> tuple[list[UserWorkload], Iterable[FileMistake]]:
-    """The workloads that a file defines, and its mistakes.
-
-    A file that took too long is marked in the user's cache, so that not every command waits for it again.
-    """
-    if _is_marked_slow(file):
-        text = f"{NOT_AGAIN}: it {TOO_SLOW} {TIMEOUT_S:g} s"
-        description = _FileDescription(mistakes=[_Mistake(text, None)])
-    else:
-        description = process.request({"module": module, "file": str(file)}, _FileDescription)
-        if any(TOO_SLOW in mistake.text for mistake in description.mistakes):
-            with suppress(OSError):
-                mark = _slow_mark(file)
-                mark.parent.mkdir(parents=True, exist_ok=True)
-                mark.touch()
+    """The workloads that a file defines, and its mistakes."""
+    description = process.request({"module": module, "file": str(file)}, _FileDescription)
     mistakes = [*description.mistakes]
     if description.refused:
         mistakes.append(_Mistake(description.refused, None))
@@ -258,19 +241,6 @@ def described_workloads(
         [UserWorkload(facts, file, process) for facts in description.workloads],
         [FileMistake(mistake_text(file, mistake), stem) for mistake in mistakes],
     )
-
-
-def _is_marked_slow(file: Path) -> bool:
-    with suppress(OSError):
-        return time() - _slow_mark(file).stat().st_mtime < SLOW_MARK_S
-    return False
-
-
-def _slow_mark(file: Path) -> Path:
-    """Path of a mark in the user's cache that is valid until the file changes. Raises OSError."""
-    state = file.stat()
-    content = f"{paths.resolved(file)}\0{state.st_mtime_ns}\0{state.st_size}"
-    return cache_folder("slow-workloads") / sha256(content.encode(errors="replace")).hexdigest()[:24]
 
 
 def mistake_text(file: Path, mistake: _Mistake) -> str:

@@ -24,7 +24,7 @@ from benchbench.launch import catalogue
 from benchbench.launch.catalogue import WorkloadKind
 from benchbench.launch.user_models import UserModel
 from benchbench.machine.variables import check_variable
-from benchbench.model.case import Cache, Case, Dtype, Phase, Scalar
+from benchbench.model.case import Cache, Dtype, Phase, Scalar
 from benchbench.model.options import OPTIONS, TIE, Rule, number_of_threads, tied_names
 from benchbench.model.placement import NAME_SEPARATOR, Strategy
 from benchbench.model.run import RunInfo
@@ -358,28 +358,6 @@ def chosen_threads(suite_threads: list[int] | None, requested: tuple[int, ...]) 
     return list(requested) if len(requested) > 1 or (requested and suite_threads) else suite_threads
 
 
-def unchanged_sizes(suites: Sequence[Suite], selection: Selection, planned: Sequence[Case]) -> Iterator[str]:
-    """Warn about sizes that stay although an equal one was changed: `gemm: n=512 k=512 stay while m changes:
-    …`.
-    """
-    warnings: dict[tuple[str, ...], None] = {}
-    for entry in (entry for suite in suites for entry in suite.cases):
-        workload = entry_workload(entry)
-        overrides = select_params(selection.params, workload.fields())
-        for axes in [*entry.cpu, *entry.accelerator]:
-            names = unchanged_names(axes, overrides, workload.fields())
-            warnings |= {(entry.workload, *size_names): None for size_names in names}
-    for workload_name, key, *equal_names in warnings:
-        cases = [case for case in planned if case.workload == workload_name]
-        unchanged = dict.fromkeys(
-            f"{equal_name}={case.params[equal_name]}" for case in cases for equal_name in equal_names
-        )
-        if unchanged:
-            together = TIE.join((key, *equal_names))
-            stay = f"{workload_name}: {' '.join(unchanged)} stay while {key} changes"
-            yield f"{stay}: -p {together}=… changes all"
-
-
 def implied_sizes(info: RunInfo) -> Iterator[str]:
     """Name the sizes that come from a suite which the user did not name.
 
@@ -467,26 +445,6 @@ def select_params(params: Mapping[str, list[Scalar]], fields: Collection[str]) -
         TIE.join(name for name in tied_names(key) if name in fields): values for key, values in params.items()
     }
     return {key: values for key, values in params_of_workload.items() if key}
-
-
-def unchanged_names(axes: Axes, overrides: Axes, fields: Mapping[str, Scalar]) -> list[tuple[str, ...]]:
-    """For each changed key, the unchanged sizes that were equal to it; `fields`: default values."""
-    changed = {name for key in overrides for name in tied_names(key)}
-    names = []
-    for point in itertools.islice(points(axes), MOST_CASES):
-        sizes = {**fields, **point}
-        for key in overrides:
-            size = sizes[tied_names(key)[0]]
-            equal_names = [
-                name for name in sizes if name not in changed and _are_equal_sizes(sizes[name], size)
-            ]
-            names += [(key, *equal_names)] if equal_names else []
-    return names
-
-
-def _are_equal_sizes(first: Scalar, second: Scalar) -> bool:
-    """True if two sizes are equal and not both 1."""
-    return type(first) is int and type(second) is int and first == second != 1
 
 
 def parse_world(text: int | str) -> WorldSpec:

@@ -45,7 +45,7 @@ from benchbench.model.options import MeasureOptions, Weights, tied_names
 from benchbench.model.run import Record, Run, RunInfo, Settings
 from benchbench.model.user_model import ONNX, ModelSpec, parse_spec
 from benchbench.plan.rerun import replan
-from benchbench.plan.suite import check_params, select_params, unchanged_sizes
+from benchbench.plan.suite import check_params, select_params
 from benchbench.running import recording, request
 from benchbench.running.observer import RunObserver
 from benchbench.running.request import Request, Terms
@@ -109,8 +109,6 @@ class Measurer:
         policy = run_request.policy
         (probes,) = self.probe(policy.rounds - 1 if is_measured and policy.reimports else 0)
         info = recording.plan_run(probes, run_request)
-        for line in unchanged_sizes(run_request.suites, run_request.selection, info.plan):
-            self._observer.note(line)
         for line in info.implied_sizes:
             self._observer.note(line)
         return info

@@ -30,7 +30,7 @@ from benchbench.model.run import Policy, Settings
 from benchbench.model.user_model import KINDS
 from benchbench.plan import config
 from benchbench.plan import suite as suites
-from benchbench.plan.suite import Entry, Selection, Suite, environments, fraction, parse_world, select
+from benchbench.plan.suite import Entry, Selection, environments, fraction, parse_world, select
 from benchbench.timing.policy import POLICIES, budget_policy, with_rounds
 
 T = TypeVar("T", Allocator, Cache, Dtype, Isolation, Phase, Strategy, Weights)
@@ -56,7 +56,6 @@ class Request(Terms):
 
     entries: tuple[tuple[str, Entry], ...]
     selection: Selection
-    suites: tuple[Suite, ...] = ()  # before the selection
 
 
 def request(options: MeasureOptions, models: Sequence[str] = ()) -> Request:
@@ -75,7 +74,6 @@ def request(options: MeasureOptions, models: Sequence[str] = ()) -> Request:
     return Request(
         entries=tuple(select(requested_suites, narrowed)),
         selection=narrowed,
-        suites=tuple(requested_suites),
         **{field.name: getattr(run_terms, field.name) for field in dataclasses.fields(run_terms)},
     )
 
