@@ -33,7 +33,7 @@ HEAVY = (
     *("rich.table", "rich.console", "rich.markup", "psutil", "pynvml", "jsonschema"),
 )
 OF_THE_COMMAND_LINE = ("typer._adapters", "typer.rich_utils")  # not every Typer has them
-NOT_NOW = ("__main__", "pytest_plugin", "spawned")  # these act when imported, or need another program
+NOT_NOW = ("__main__", "pytest_plugin")  # these act when imported, or need another program
 AT_START = ("PYTHON", "LC_", "LANG", "TZ", "MPL")  # variables that a process reads once, when it starts
 MOST_BYTES = 2**18  # of a request
 MOST_DESCRIPTORS = 2**16

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchbench.errors import UsageError
-from benchbench.worker.causes import MAX_MESSAGE, one_line
+from benchbench.errors import MAX_MESSAGE, UsageError, one_line
 from tests.program import accelbench, records
 
 DATA_LOADER = """Caught ValueError in DataLoader worker process 0.

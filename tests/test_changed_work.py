@@ -251,7 +251,7 @@ def test_cost_estimates_ignore_parameters_of_another_version() -> None:
 @pytest.mark.real
 def test_a_models_description_has_its_inputs_and_outputs(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    from benchbench.worker.user_models.describe import describe_model
+    from benchbench.worker.user_models.lookup import describe_model
 
     (tmp_path / "two.py").write_text(
         "import torch\n"

@@ -17,7 +17,7 @@ from benchbench.backends.base import backend_class
 from benchbench.model.case import Dtype
 from benchbench.model.user_model import DECODE, PREFILL, ModelSpec, parse_spec
 from benchbench.worker.user_models import torch_module
-from benchbench.worker.user_models.describe import describe_model
+from benchbench.worker.user_models.lookup import describe_model
 from benchbench.worker.user_models.source import ModelMistake
 from benchbench.worker.user_models.workload import ModelInference
 from tests.decode_mutants import DECODE_MUTANTS

@@ -22,8 +22,7 @@ from benchbench.worker.after_timing import check_cpu_limits
 from benchbench.worker.case import measure_case
 from benchbench.worker.plausibility import check_new_inputs
 from benchbench.worker.program import Implausible, WrongResult, build
-from benchbench.worker.user_models.describe import describe_model
-from benchbench.worker.user_models.lookup import model_workload
+from benchbench.worker.user_models.lookup import describe_model, model_workload
 from benchbench.worker.user_models.source import most_taps
 from benchbench.workloads.base import Program
 from benchbench.workloads.operations.gemm import Gemm

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchbench.errors import last_lines
 from benchbench.launch.transport import Answer, Greeting
 from benchbench.redaction import HIDDEN, redacted, redaction
-from benchbench.worker.causes import last_lines
 from tests.program import accelbench, environment
 
 CANARY = "canary-4711-value"

@@ -14,8 +14,7 @@ from benchbench.backends.torch import Torch
 from benchbench.model.case import Dtype
 from benchbench.model.user_model import TORCH, parse_spec
 from benchbench.worker.user_models import torch_module
-from benchbench.worker.user_models.conversion_errors import conversion_error
-from benchbench.worker.user_models.describe import describe_model
+from benchbench.worker.user_models.lookup import conversion_error, describe_model
 from benchbench.worker.user_models.workload import ModelInference
 from benchbench.workloads.base import Draw
 from tests.program import accelbench

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("torch")
 
 from benchbench.model.user_model import parse_spec
-from benchbench.worker.user_models.describe import describe_model
+from benchbench.worker.user_models.lookup import describe_model
 from tests.program import accelbench, rows
 
 pytestmark = pytest.mark.real

@@ -20,8 +20,7 @@ from benchbench.model.user_model import ModelSpec, parse_spec
 from benchbench.running.measure import model_specs
 from benchbench.running.resume import with_models
 from benchbench.worker.user_models import input_file
-from benchbench.worker.user_models.describe import describe_model
-from benchbench.worker.user_models.lookup import model_workload
+from benchbench.worker.user_models.lookup import describe_model, model_workload
 from benchbench.worker.user_models.source import ModelMistake
 from benchbench.worker.user_models.workload import INPUT
 from benchbench.workloads.base import Draw

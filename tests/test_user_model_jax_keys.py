@@ -13,8 +13,8 @@ from benchbench import registry
 from benchbench.backends.jax import Jax
 from benchbench.model.case import Dtype
 from benchbench.model.user_model import JAX, parse_spec
-from benchbench.worker.user_models import jax_function
-from benchbench.worker.user_models.jax_workload import JaxInference
+from benchbench.worker.user_models import jax_model
+from benchbench.worker.user_models.jax_model import JaxInference
 from benchbench.worker.user_models.reference import model_reference, with_expected
 from benchbench.worker.verify import output_deviation, output_elements
 from benchbench.workloads.base import Draw
@@ -61,7 +61,7 @@ def inputs(batch=8):
 def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv(registry.DRAWN, str(tmp_path))
     yield
-    jax_function.load.cache_clear()
+    jax_model.load.cache_clear()
     for name in [name for name in sys.modules if name.endswith("keys_of_jax")]:
         del sys.modules[name]
 
@@ -71,7 +71,7 @@ def test_keys_and_switches_are_passed(tmp_path: Path, package: str, text: str) -
     pytest.importorskip(package)
     (tmp_path / "keys_of_jax.py").write_text(text)
     spec = replace(parse_spec("keys_of_jax.py", str(tmp_path)), kind=JAX)
-    workload = JaxInference(spec, jax_function.load(spec).sizes)
+    workload = JaxInference(spec, jax_model.load(spec).sizes)
     reference = with_expected(workload, Dtype.FLOAT32, model_reference(workload, Dtype.FLOAT32))
     assert not reference.unverified
     backend = Jax()

@@ -19,12 +19,12 @@ from benchbench.launch.functions import model_file
 from benchbench.launch.user_models import with_kind
 from benchbench.model.case import Dtype
 from benchbench.model.user_model import JAX, KERAS, TORCH, ModelSpec, kind_of_version, parse_spec
-from benchbench.worker.user_models import jax_function, keras_model
-from benchbench.worker.user_models.jax_workload import JaxInference
+from benchbench.worker.user_models import jax_model as jax_models
+from benchbench.worker.user_models import keras_model
+from benchbench.worker.user_models.jax_model import JaxInference
 from benchbench.worker.user_models.keras_reference import repeat_calls
 from benchbench.worker.user_models.keras_workload import KerasInference
-from benchbench.worker.user_models.reference import model_reference, weight_coverage
-from benchbench.worker.user_models.side_effects import side_effect
+from benchbench.worker.user_models.reference import model_reference, side_effect, weight_coverage
 from benchbench.worker.user_models.source import ModelMistake
 from benchbench.worker.user_models.workload import ModelOperation
 from benchbench.worker.verify import Deviation, output_deviation, relative_error
@@ -97,7 +97,7 @@ def mlp() -> JaxInference:
 def jax_model(name: str) -> JaxInference:
     pytest.importorskip("jax")
     spec = spec_of(name)
-    return JaxInference(spec, jax_function.load(spec).sizes)
+    return JaxInference(spec, jax_models.load(spec).sizes)
 
 
 def backend_of(workload: ModelOperation) -> type[Backend]:
@@ -322,7 +322,7 @@ def test_right_jax_engines_pass_and_wrong_ones_are_detected() -> None:
         mutated = {**arrays, name: change(arrays[name].copy())}
         leaves, inputs = model.tensors(mutated, lambda array: array)
         outputs = {
-            output: jax_function.as_array(value) for output, value in model.outputs()(leaves, inputs).items()
+            output: jax_models.as_array(value) for output, value in model.outputs()(leaves, inputs).items()
         }
         return deviation_of(model, outputs).ratio
 
@@ -418,7 +418,7 @@ def test_modules_of_equinox_and_flax_are_functions_of_their_parameters(tmp_path:
     )
     (tmp_path / f"mine_{library}.py").write_text(source + inputs)
     spec = with_kind(parse_spec(f"mine_{library}.py", str(tmp_path)))
-    model = JaxInference(spec, jax_function.load(spec).sizes)
+    model = JaxInference(spec, jax_models.load(spec).sizes)
     assert (model.graph["parameters"], model.graph["flops"]) == (40, 2 * 2 * 4 * 8)
     assert 0 < deviation(model, backend=backend_of(model)).ratio < 0.8
 

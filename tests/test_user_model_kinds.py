@@ -15,8 +15,7 @@ from benchbench.backends.torch import Torch
 from benchbench.model.case import Dtype
 from benchbench.model.user_model import parse_spec
 from benchbench.worker.user_models import torch_module
-from benchbench.worker.user_models.describe import describe_model
-from benchbench.worker.user_models.lookup import model_workload
+from benchbench.worker.user_models.lookup import describe_model, model_workload
 from benchbench.worker.user_models.reference import model_reference, with_expected
 from benchbench.worker.user_models.torch_training import ModelTraining, objective_of
 from benchbench.worker.user_models.training_reference import training_reference

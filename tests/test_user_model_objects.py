@@ -15,7 +15,7 @@ import benchbench
 from benchbench.errors import UsageError
 from benchbench.launch.functions import model_file
 from benchbench.model.user_model import parse_spec
-from benchbench.worker.user_models.describe import describe_model
+from benchbench.worker.user_models.lookup import describe_model
 
 pytestmark = [pytest.mark.real]
 

@@ -12,8 +12,7 @@ from benchbench.backends.onnxruntime import OnnxRuntime
 from benchbench.backends.openvino import OpenVino
 from benchbench.model.case import Dtype
 from benchbench.model.user_model import ONNX, parse_spec
-from benchbench.worker.user_models.describe import describe_model
-from benchbench.worker.user_models.lookup import model_workload
+from benchbench.worker.user_models.lookup import describe_model, model_workload
 from benchbench.worker.user_models.onnx_file import OnnxInference
 from benchbench.worker.user_models.reference import model_reference, with_expected
 from benchbench.worker.verify import output_deviation

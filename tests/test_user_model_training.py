@@ -20,7 +20,7 @@ from benchbench.model.user_model import parse_spec
 from benchbench.worker import after_timing
 from benchbench.worker.program import Runner, WrongResult, build, loss_of
 from benchbench.worker.user_models import torch_module, torch_training
-from benchbench.worker.user_models.describe import describe_model
+from benchbench.worker.user_models.lookup import describe_model
 from benchbench.worker.user_models.torch_training import ModelTraining, objective_of
 from benchbench.worker.user_models.training_reference import DRAWS, sign_ambiguity, training_reference
 from benchbench.worker.verify import Deviation, trained_elements, worst

@@ -16,7 +16,7 @@ from benchbench import __version__
 from benchbench.analyse.digest import digest
 from benchbench.analyse.metrics import METRICS
 from benchbench.documents import comparison, gate
-from benchbench.errors import UnreadableInput, UsageError
+from benchbench.errors import UnreadableInput, UsageError, one_line
 from benchbench.gate import baselines
 from benchbench.judging.check import decide
 from benchbench.judging.comparison import compare_runs
@@ -41,7 +41,6 @@ from benchbench.plan.revision import commit_tag
 from benchbench.redaction import hide_secrets
 from benchbench.store import codec, runs, selectors
 from benchbench.worker.call import load_backend
-from benchbench.worker.causes import one_line
 
 SUITE = "pytest"
 

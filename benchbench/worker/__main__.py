@@ -1,6 +1,7 @@
 """A template process that imports one framework and forks a process per job, below a supervisor.
 
-On macOS, whose libraries do not work in a fork, it starts a fresh process per job instead (spawned.py).
+On macOS, whose libraries do not work in a fork, it starts a fresh process per job instead:
+`python -m benchbench.worker BACKEND`.
 
 Run as `python -m benchbench.worker BACKEND DESCRIPTOR PARENT`. Messages are JSON lines on the descriptor;
 standard output belongs to the frameworks. It runs under foreign interpreters, so it imports only the standard
@@ -21,15 +22,15 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import NoReturn, Self
 
 from benchbench import registry
 from benchbench.backends.base import Backend, backend_class
-from benchbench.machine.kernel import CAN_FORK, LINUX
+from benchbench.errors import one_line
+from benchbench.machine.kernel import CAN_FORK, LINUX, cpu_seconds
 from benchbench.model.case import Phase, Status
-from benchbench.worker.causes import one_line
 from benchbench.worker.children import (
     adopt_orphans,
     children,
@@ -39,7 +40,6 @@ from benchbench.worker.children import (
 )
 from benchbench.worker.jobs import reply_with_failure, run_job
 from benchbench.worker.program import Message
-from benchbench.worker.turns import ParentTurns
 
 DESCRIPTORS = {True: 2, False: 1}  # files sent with a job, by whether it is forked: socket and log, or socket
 JOB_SOCKET = 3  # descriptor of the job's socket in a spawned process
@@ -203,12 +203,26 @@ def spawn(backend: type[Backend], job: Message, descriptors: list[int]) -> int:
         for old, new in ((reader, 0), (log, 1), (log, 2), (job_socket, JOB_SOCKET))
     ]
     name = backend.__module__.rpartition(".")[2]
-    command = [sys.executable, "-P", "-m", "benchbench.worker.spawned", name]
+    command = [sys.executable, "-P", "-m", "benchbench.worker", name]
     pid = os.posix_spawn(sys.executable, command, os.environ, file_actions=actions, setpgroup=0)
     os.close(reader)
     with open(writer, "wb") as file:  # noqa: PTH123 - a descriptor
         file.write(as_json(job))
     return pid
+
+
+def run_spawned(backend_name: str) -> None:
+    """Import the framework in a fresh process, run the job on standard input and send its reply."""
+    job = json.load(sys.stdin.buffer)
+    os.set_inheritable(JOB_SOCKET, False)
+    registry.add_user_folders()
+    with JobChannel(JOB_SOCKET) as channel:
+        channel.send({"pid": os.getpid()})
+        backend = backend_class(backend_name)()
+        load_framework(backend)
+        preload_for(backend, job)
+        padding = random_padding()  # noqa: F841 - must live while the job runs
+        channel.answer(backend, job)
 
 
 def random_padding() -> tuple[bytearray, mmap.mmap]:
@@ -218,6 +232,25 @@ def random_padding() -> tuple[bytearray, mmap.mmap]:
     """
     source = random.SystemRandom()
     return bytearray(source.randrange(1, MAX_PADDING)), mmap.mmap(-1, source.randrange(1, MAX_PADDING))
+
+
+class ParentTurns:
+    """Turns requested by the parent, one message each. Implements `timing.sampling.Turns`."""
+
+    def __init__(self, send: Callable[[Message], None], receive: Callable[[], Message]) -> None:
+        self._send = send
+        self._receive = receive
+
+    def take(self, block_s: float) -> Iterator[float]:
+        """Report that the case is warm, then yield the seconds of each turn until the parent sends 0.
+
+        After each turn, send the CPU seconds that the turn used. `block_s`: seconds of one timed block.
+        """
+        self._send({"warm": block_s})
+        while seconds := float(self._receive()["turn"]):
+            used_s = cpu_seconds()
+            yield seconds
+            self._send({"cpu_s": cpu_seconds() - used_s})
 
 
 class JobChannel:
@@ -270,4 +303,7 @@ def is_missing(backend: Backend, error: ImportError) -> bool:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    if len(sys.argv) == 2:
+        run_spawned(sys.argv[1])
+    else:
+        main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from benchbench.backends.base import Backend
-from benchbench.errors import UsageError
+from benchbench.errors import UsageError, one_line
 from benchbench.model.function import Agreement
 from benchbench.worker.call import Arguments, Message, ModelCall, await_result, bound_call, require_finished
-from benchbench.worker.causes import one_line
 
 SEED = 20261128  # of the order of shuffled inputs
 # Spacing of numbers around 1, by dtype: 2 to the power of minus the stored bits of the significand.

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from benchbench.backends.base import Backend, Session
-from benchbench.errors import Unsupported
+from benchbench.errors import Unsupported, last_lines, one_line
 from benchbench.machine.kernel import CAN_FORK, allowed_cpus, use_cpus
 from benchbench.meeting import combine_replies, device_count, device_names, failure_reply
 from benchbench.model import user_model
@@ -29,7 +29,6 @@ from benchbench.worker import random_cache, verify
 from benchbench.worker.agreement import compare_calls
 from benchbench.worker.call import inspect_call, measure_call_job
 from benchbench.worker.case import measure_case
-from benchbench.worker.causes import last_lines, one_line
 from benchbench.worker.program import (
     Implausible,
     Message,
@@ -43,10 +42,14 @@ from benchbench.worker.program import (
     workload_of,
 )
 from benchbench.worker.ranks import on_cpu, run_launched, run_ranks
-from benchbench.worker.user_models.lookup import find_model_workload, use_cpu
-from benchbench.worker.user_models.side_effects import STATE
+from benchbench.worker.user_models.lookup import (
+    conversion_error,
+    describe_model,
+    find_model_workload,
+    use_cpu,
+)
 from benchbench.worker.user_models.torch_training import ModelTraining
-from benchbench.worker.user_models.workload import ModelOperation, ModelWorkload
+from benchbench.worker.user_models.workload import STATE, ModelOperation, ModelWorkload
 from benchbench.worker.verify import NotAnOutput
 from benchbench.workloads.base import Draw, Operation, Workload
 
@@ -129,8 +132,6 @@ def engine_refusal(error: BaseException, job: Message) -> str | None:
     model = find_model_workload(case["workload"], case["params"]) if case else None
     if model is None:
         return None
-    from benchbench.worker.user_models.conversion_errors import conversion_error
-
     with suppress(Exception):  # without an explanation, the original error is reported
         return conversion_error(error, model)
     return None
@@ -208,8 +209,6 @@ def use_threads(count: int) -> None:
 
 def describe_job(_: Backend, job: Message) -> Message:
     """Describe a user's model for the planner, and the cost of a step at the job's parameters."""
-    from benchbench.worker.user_models.describe import describe_model
-
     return {"described": describe_model(ModelSpec(**job["spec"]), job["params"])}
 
 

@@ -13,14 +13,13 @@ import os
 import signal
 import socket
 import sys
-import traceback
 from collections.abc import Iterator
 from contextlib import suppress
 from importlib import import_module
 from typing import Any, get_origin
 
 from benchbench import registry
-from benchbench.errors import UsageError, kind_of, text_of
+from benchbench.errors import UsageError, kind_of, line_of_error, text_of
 from benchbench.model.case import Dtype, Phase
 from benchbench.worker.children import die_with_parent
 from benchbench.workloads.base import Workload
@@ -163,14 +162,6 @@ def short_message(error: BaseException) -> str:
     """Type and message of an exception in one line."""
     text = error.msg if isinstance(error, SyntaxError) else text_of(error)
     return f"{kind_of(error)}{' '.join(text.split())}"[:MAX_MESSAGE]
-
-
-def line_of_error(error: BaseException, file: str) -> int | None:
-    """Line of `file` that an exception was raised from, if any."""
-    if isinstance(error, SyntaxError) and error.filename == file:
-        return error.lineno
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
-    return lines[-1] if lines else None
 
 
 def _line_of_class(kind: type) -> int | None:

@@ -14,8 +14,8 @@ from typing import Any
 from benchbench.arrays import AnyArray
 from benchbench.model.case import Dtype
 from benchbench.worker.random_cache import cached_normal
-from benchbench.worker.user_models import jax_function
-from benchbench.worker.user_models.jax_workload import JaxInference
+from benchbench.worker.user_models import jax_model
+from benchbench.worker.user_models.jax_model import JaxInference
 from benchbench.workloads.base import Draw
 from benchbench.workloads.draw import SEED
 
@@ -112,8 +112,7 @@ def _outputs(workload: JaxInference, dtype: Dtype, number: int, rounding: NoRoun
         flat = jax.tree.leaves((leaves, inputs))
         results = interpret(closed.jaxpr, closed.consts, flat, rounding)
         return {
-            name: jax_function.as_array(value).astype(float)
-            for name, value in zip(shapes, results, strict=True)
+            name: jax_model.as_array(value).astype(float) for name, value in zip(shapes, results, strict=True)
         }
 
 

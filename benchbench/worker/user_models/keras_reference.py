@@ -15,7 +15,7 @@ from benchbench.model.case import Dtype
 from benchbench.worker.random_cache import cached_normal
 from benchbench.worker.user_models import keras_model
 from benchbench.worker.user_models.keras_workload import KerasInference, call_stateless, wide_tensors
-from benchbench.worker.user_models.side_effects import RepeatedCalls, call_twice
+from benchbench.worker.user_models.workload import RepeatedCalls
 from benchbench.worker.verify import UNIT_ROUNDOFF, relative_error
 from benchbench.workloads._reference.rounding import error_in_turn
 from benchbench.workloads.base import Draw
@@ -132,7 +132,8 @@ def repeat_calls(workload: KerasInference) -> RepeatedCalls:
             outputs = keras_model.outputs_of(keras_model.call(model, inputs))
         return {name: keras_model.as_array(tensor).astype(float) for name, tensor in outputs.items()}
 
-    return RepeatedCalls(*call_twice(outputs_of))
+    first, _, again = (outputs_of(number) for number in (0, 1, 0))
+    return RepeatedCalls(first, again)
 
 
 def _summed_terms(name: str, weight: AnyArray) -> float:

@@ -7,21 +7,27 @@ output leaving its tolerance.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any, Protocol
 
 from benchbench.arrays import AnyArray
+from benchbench.errors import one_line
 from benchbench.model.case import Dtype
 from benchbench.model.user_model import JAX, KERAS, ONNX, TORCH
-from benchbench.worker.causes import one_line
 from benchbench.worker.random_cache import cached_arrays, cached_result
 from benchbench.worker.user_models import jax_reference, keras_reference, onnx_reference, torch_reference
-from benchbench.worker.user_models.side_effects import RepeatedCalls, side_effect
 from benchbench.worker.user_models.source import BATCH
-from benchbench.worker.user_models.workload import MEAN, SCORES, ModelInference, ModelOperation
+from benchbench.worker.user_models.workload import (
+    MEAN,
+    SCORES,
+    STATE,
+    ModelInference,
+    ModelOperation,
+    RepeatedCalls,
+)
 from benchbench.worker.verify import FLOAT64_FACTOR, UNIT_ROUNDOFF, VERIFIABLE, Reference, relative_error
 
 INTEGER_DRAWS = 3  # rounding draws for integer outputs, for each set of inputs at the measured size
@@ -40,6 +46,8 @@ DRAWS = 2  # rounding draws for other outputs; they agree within a few per cent
 FEW, DRAWS_OF_FEW = 16, 6  # outputs with fewer elements need more draws: all may have small errors in two
 MAX_FAINT = 0.1  # share of faint rows of weights above which a matching result proves too little
 MAX_HIDDEN = 0.9  # share of all rows; with ReLUs half of them are inactive for one sample
+# Relative difference of equal calls in float64; sums in another order differ by far less.
+MAX_DIFFERENCE = 2.0**-30
 FLOAT64_OF_FLOAT32 = 2.0**-29  # unit roundoff of float64 divided by that of float32
 
 
@@ -51,6 +59,12 @@ class Evaluator(Protocol):
 
     def rounded_outputs(self, workload: Any, dtype: Dtype, seed: int, number: int = 0) -> dict[str, AnyArray]:
         """The outputs with random rounding errors of the dtype, drawn with `seed`."""
+
+    def plain_outputs(self, workload: Any, dtype: Dtype, number: int) -> dict[str, AnyArray] | None:
+        """The outputs of the framework's ordinary kernels in the dtype; None if it has none for the dtype.
+
+        They are an independent estimate of rounding errors.
+        """
 
     def row_gradients(
         self, workload: Any, tolerance: Mapping[str, float]
@@ -101,25 +115,18 @@ class WeightCoverage:
         return self.faint / (self.rows - self.resting) if self.rows > self.resting else 0.0
 
 
-# Kinds whose models may have side effects. JAX functions and ONNX files are evaluated without any.
-REPEAT_CALLS: Mapping[str, Callable[[Any], RepeatedCalls]] = {
-    TORCH: torch_reference.repeat_calls,
-    KERAS: keras_reference.repeat_calls,
-}
+class ImpureEvaluator(Evaluator, Protocol):
+    """Evaluation of a kind whose models may keep state, overwrite their inputs or draw random numbers."""
 
-# Kinds whose ordinary kernels are an independent estimate of rounding errors.
-PLAIN_OUTPUTS: Mapping[str, Callable[[Any, Dtype, int], dict[str, AnyArray] | None]] = {
-    TORCH: torch_reference.plain_outputs,
-    KERAS: keras_reference.plain_outputs,
-    JAX: jax_reference.plain_outputs,
-    ONNX: onnx_reference.plain_outputs,
-}
+    def repeat_calls(self, workload: Any) -> RepeatedCalls:
+        """Call one model in float64 with its inputs, with others, and with the first again."""
 
-# Kinds whose models may draw random numbers. JAX functions get their keys.
-REDRAWN_OUTPUTS: Mapping[str, Callable[[Any, int], dict[str, AnyArray]]] = {
-    TORCH: torch_reference.redrawn_outputs,
-    KERAS: keras_reference.redrawn_outputs,
-}
+    def redrawn_outputs(self, workload: Any, seed: int) -> dict[str, AnyArray]:
+        """The outputs in float64 with the random numbers of this seed, if the model draws any."""
+
+
+# JAX functions and ONNX files are evaluated without side effects, and JAX functions get their random keys.
+IMPURE: Mapping[str, ImpureEvaluator] = {TORCH: torch_reference, KERAS: keras_reference}
 
 
 class CannotVerify(Exception):
@@ -215,26 +222,55 @@ def _require_main_output(
 
 def _random_outputs(workload: ModelOperation) -> list[str]:
     """Names of the outputs that change with the seed of the random numbers."""
-    redraw = REDRAWN_OUTPUTS.get(workload.spec.kind)
-    if redraw is None:
+    evaluator = IMPURE.get(workload.spec.kind)
+    if evaluator is None:
         return []
     with _in_float64():
-        first, second = (redraw(workload, seed) for seed in (0, 1))
+        first, second = (evaluator.redrawn_outputs(workload, seed) for seed in (0, 1))
     return [name for name, values in first.items() if relative_error(second[name], values)]
 
 
 def _require_no_side_effect(workload: ModelOperation) -> None:
     """Raise CannotVerify for a model that keeps state or overwrites its inputs."""
-    call_again = REPEAT_CALLS.get(workload.spec.kind)
-    if call_again is None:
+    evaluator = IMPURE.get(workload.spec.kind)
+    if evaluator is None:
         return
 
     def find_reason() -> dict[str, str]:
         with _in_float64():
-            return {"reason": side_effect(call_again(workload))}
+            return {"reason": side_effect(evaluator.repeat_calls(workload))}
 
     if reason := cached_result(f"side effects of {workload!r}", find_reason)["reason"]:
         raise CannotVerify(reason)
+
+
+def side_effect(calls: RepeatedCalls) -> str:
+    """Describe the side effect that prevents verification, with advice; "" if there is none.
+
+    An input may be overwritten if the outputs stay the same, as with an in-place ReLU.
+    """
+    if is_same(calls.first, calls.again):
+        return ""
+    if not calls.overwritten:
+        return STATE
+    names = "".join(f" {name}" for name in calls.overwritten if name)
+    return f"the model overwrites its input{names}: let it work on a copy"
+
+
+def is_same(first: Mapping[str, AnyArray], again: Mapping[str, AnyArray]) -> bool:
+    """True if two calls gave the same outputs, up to the order of summation."""
+    import numpy as np
+
+    if first.keys() != again.keys():
+        return False
+    return all(
+        again[name].shape == values.shape
+        and (
+            np.array_equal(again[name], values, equal_nan=True)
+            or relative_error(again[name], values) <= MAX_DIFFERENCE
+        )
+        for name, values in first.items()
+    )
 
 
 def with_expected(workload: ModelOperation, dtype: Dtype, reference: Reference) -> Reference:
@@ -338,11 +374,8 @@ def plain_tolerance(error: float, dtype: Dtype) -> float:
 
 def _plain_errors(workload: ModelOperation, dtype: Dtype, number: int) -> dict[str, float]:
     """Relative error of each output of ordinary kernels; empty if the framework has none for the dtype."""
-    plain_outputs = PLAIN_OUTPUTS.get(workload.spec.kind)
-    if plain_outputs is None:
-        return {}
     try:
-        outputs = plain_outputs(workload, dtype, number)
+        outputs = evaluator_of(workload).plain_outputs(workload, dtype, number)
     except Exception:  # noqa: BLE001 - kernels raise anything; the drawn tolerance remains
         return {}
     exact = _compared_outputs(workload, dtype, number)

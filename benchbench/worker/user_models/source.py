@@ -13,7 +13,6 @@ import math
 import os
 import random
 import sys
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager
 from dataclasses import dataclass
@@ -306,19 +305,3 @@ def shuffled(array: AnyArray, number: int) -> AnyArray:
     flat = np.random.default_rng((SEED, number)).permutation(array.reshape(-1))
     result: AnyArray = flat.reshape(array.shape)
     return result
-
-
-def line_of_error(error: BaseException, spec: ModelSpec) -> int | None:
-    """Line of the user's file that an exception was raised from, if any."""
-    if isinstance(error, SyntaxError) and error.filename == spec.file:
-        return error.lineno
-    while error is not None:
-        lines = [
-            frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == spec.file
-        ]
-        if lines:
-            return lines[-1]
-        if error.__cause__ is None:
-            return None
-        error = error.__cause__
-    return None

@@ -15,7 +15,7 @@ from typing import Any, Self
 from benchbench.arrays import AnyArray
 from benchbench.model.case import Scalar
 from benchbench.model.user_model import ModelSpec
-from benchbench.worker.user_models import language_model, torch_module, usage
+from benchbench.worker.user_models import torch_module, transformers_model, usage
 from benchbench.worker.user_models.source import ModelMistake, array_type, most_taps
 
 # Operators that move numbers and compute nothing. Their number differs between versions of torch.
@@ -54,8 +54,10 @@ def graph_of(spec: ModelSpec, params: Mapping[str, Scalar]) -> dict[str, Any]:
     shapes = [[name, list(tensor.shape)] for name, tensor in torch_module.tensors_of(module).items()]
     parameter_count = sum(parameter.numel() for parameter in module.parameters())
     constants = len(constant_parameters(module))
-    generates = language_model.is_language_model(module)
-    unread = language_model.unread_floats(module, arrays[language_model.TOKENS].size) if spec.step else 0
+    generates = transformers_model.is_language_model(module)
+    unread = (
+        transformers_model.unread_floats(module, arrays[transformers_model.TOKENS].size) if spec.step else 0
+    )
     form = usage.form_of(torch_module.example_inputs(spec, params, module, 0), torch.is_tensor)
     try:
         operators, flops, output = _trace(module.to("meta"), arrays, arguments, "meta")

@@ -15,10 +15,10 @@ from itertools import chain
 from typing import Any
 
 from benchbench.arrays import AnyArray
+from benchbench.errors import one_line
 from benchbench.model.case import Scalar
 from benchbench.model.user_model import ModelSpec
-from benchbench.worker.causes import one_line
-from benchbench.worker.user_models import input_file, language_model, transformers_model
+from benchbench.worker.user_models import input_file, transformers_model
 from benchbench.worker.user_models.source import (
     LoadedModel,
     ModelMistake,
@@ -65,7 +65,7 @@ def load(spec: ModelSpec) -> LoadedModel:
             if spec.step:
                 config = getattr(model, "config", None)
                 most = transformers_model.longest(config) if config is not None else None
-                input_sizes = language_model.step_sizes(spec.step, most)
+                input_sizes = transformers_model.step_sizes(spec.step, most)
             elif inputs is not None:
                 input_sizes = default_sizes(inputs, "inputs")
             elif (example := getattr(model, "example_inputs", None)) is not None:
@@ -176,7 +176,7 @@ def build(spec: ModelSpec, params: Mapping[str, Scalar]) -> Any:
     if getattr(getattr(module, "config", None), "use_cache", False):
         module.config.use_cache = False  # otherwise the key-value cache would be an output
     if spec.step:
-        module = language_model.step_module(module, spec.step)
+        module = transformers_model.step_module(module, spec.step)
     module.eval()
     if any(map(nn.parameter.is_lazy, chain(module.parameters(), module.buffers()))):
         _initialise(module, example_inputs(spec, params, module, 0))
@@ -273,7 +273,7 @@ def _drawn_inputs(spec: ModelSpec, params: Mapping[str, Scalar], module: Any, nu
         seed_everything(number)
         if spec.step:
             most = transformers_model.longest(module.model.config)
-            return language_model.draw_inputs(module, spec.step, input_sizes, most)
+            return transformers_model.draw_step_inputs(module, spec.step, input_sizes, most)
         if loaded.inputs is not None:
             takes_model = list(inspect.signature(loaded.inputs).parameters)[:1] == ["self"]
             return loaded.inputs(module) if takes_model else loaded.inputs(**input_sizes)

@@ -14,9 +14,9 @@ from functools import partial
 from typing import Any
 
 from benchbench.arrays import Array, Floats, Indices
+from benchbench.errors import one_line
 from benchbench.model.case import Dtype
 from benchbench.model.placement import ALONE, World
-from benchbench.worker.causes import one_line
 from benchbench.worker.random_cache import cached_normal, cached_result
 from benchbench.worker.reference import FLIPS_TOLERATED, flipping_for, storage_errors
 from benchbench.worker.user_models.reference import (

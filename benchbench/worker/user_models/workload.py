@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -15,7 +15,7 @@ from benchbench.model.case import STREAMS, Dtype, Scalar
 from benchbench.model.measurement import Cost, ModelFacts
 from benchbench.model.user_model import DECODE, KINDS, PREFILL, ModelSpec, counted_items
 from benchbench.worker.random_cache import cached_arrays, cached_result
-from benchbench.worker.user_models import input_file, language_model, torch_graph, torch_module
+from benchbench.worker.user_models import input_file, torch_graph, torch_module, transformers_model
 from benchbench.worker.user_models.source import BATCH, LoadedModel
 from benchbench.workloads.base import DeviceContext, Draw, Operation, Program, Workload
 from benchbench.workloads.program import without_gradients
@@ -32,6 +32,21 @@ MIN_CALIBRATION_BATCH = 8  # samples for the statistics of batch norms
 # Standard deviation of the noise on constant parameters. In deep networks, smaller noise is often invisible.
 NOISE_SCALE = 0.1
 IMAGE_AXES = 4  # NCHW
+
+
+# A benchmark calls a model thousands of times, so equal inputs must give equal outputs.
+STATE = (
+    "the model keeps state between calls: reset it in forward, or take the state as an input and return it"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatedCalls:
+    """Outputs of a first and a later call with the same inputs, and names of overwritten inputs."""
+
+    first: Mapping[str, AnyArray]
+    again: Mapping[str, AnyArray]
+    overwritten: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -274,13 +289,13 @@ class ModelInference(TorchWorkload, ModelOperation):
         names = [name.removeprefix(INPUT) for name in arrays if self.is_input(name)]
         module, make_plain_inputs, layout = self.with_layout(context, arrays, unplaced_module)
         is_compiled = isinstance(context, Session) and bool(context.compiler)
-        preallocates = self.spec.step == DECODE and is_compiled and language_model.preallocate(module)
+        preallocates = self.spec.step == DECODE and is_compiled and transformers_model.preallocate(module)
 
         def make_inputs(arrays: Arrays) -> tuple[Any, ...]:
             tensors = make_plain_inputs(arrays)
             if not preallocates:
                 return tensors
-            return tuple(map(language_model.with_free_position, names, tensors))
+            return tuple(map(transformers_model.with_free_position, names, tensors))
 
         def step(*inputs: Any) -> Any:
             args, kwargs = arguments(dict(zip(names, inputs, strict=True)))
