@@ -18,7 +18,6 @@ import numpy as np
 from benchbench.judging.comparison import CaseComparison, compare_runs
 from benchbench.model.case import Verdict
 from benchbench.model.measurement import Measurement
-from benchbench.model.options import Variance
 from benchbench.model.run import Policy, Record, Run
 from benchbench.timing.policy import POLICIES, budget_policy
 from tests.simulator import Array, a_scheduled_run, noise
@@ -117,28 +116,27 @@ class Counts:
 
 def rates(
     policy: Policy, logs: Callable[[Source], Array], suites: int, changes: Sequence[float] = ()
-) -> dict[Variance, list[float]]:
-    """Shares of alarms, of intervals that hold the truth, and of slower cases found, by each variance."""
-    source, counts = np.random.default_rng([suites, policy.rounds]), {each: Counts() for each in Variance}
+) -> list[float]:
+    """Shares of alarms, of intervals that hold the truth, and of slower cases found."""
+    source, counts = np.random.default_rng([suites, policy.rounds]), Counts()
     for _ in range(suites):
         ref, new = (measured(policy, logs(source)) for _ in range(2))
         runs = [new, *(slowed(new, change) for change in changes)]
-        for variance, count in counts.items():
-            unchanged, *slower = (compare_runs(ref, run, variance=variance).verdicts for run in runs)
-            count.add(unchanged, slower)
-    return {variance: count.shares(suites) for variance, count in counts.items()}
+        unchanged, *slower = (compare_runs(ref, run).verdicts for run in runs)
+        counts.add(unchanged, slower)
+    return counts.shares(suites)
 
 
 def main(suites: int, noise: str = "", rounds: str = "") -> None:
     """`noise`, `rounds`: how the names begin of the rows to make; empty: all."""
-    print("| noise | rounds | variance | any of 30 slower | intervals hold | finds 5 % | 10 % |")
-    print("| --- | --- | --- | ---: | ---: | ---: | ---: |")
+    print("| noise | rounds | any of 30 slower | intervals hold | finds 5 % | 10 % |")
+    print("| --- | --- | ---: | ---: | ---: | ---: |")
     chosen = itertools.product(NOISE.items(), PRESETS.items())
     for (name, logs), (preset, policy) in chosen:
         if name.startswith(noise) and preset.startswith(rounds):
-            for variance, shares in rates(policy, logs, suites, (1.05, 1.1)).items():
-                cells = " | ".join(f"{100 * share:.1f} %" for share in shares)
-                print(f"| {name} | {preset} | {variance} | {cells} |", flush=True)
+            shares = rates(policy, logs, suites, (1.05, 1.1))
+            cells = " | ".join(f"{100 * share:.1f} %" for share in shares)
+            print(f"| {name} | {preset} | {cells} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -16,10 +16,8 @@ import numpy as np
 
 from benchbench.analyse.digest import Digest
 from benchbench.analyse.metrics import METRICS
-from benchbench.judging.case_tests import Confirmation
-from benchbench.judging.check import decide
-from benchbench.judging.gate_ending import exit_code
-from benchbench.judging.session_cases import GatePolicy
+from benchbench.judging.case_tests import Confirmation, GatePolicy
+from benchbench.judging.check import decide, exit_code
 from benchbench.model.case import Verdict
 from tests.simulator import Array, a_session, session_medians
 

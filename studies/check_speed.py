@@ -18,8 +18,8 @@ from benchbench.documents import gate
 from benchbench.documents.gate import Gate
 from benchbench.exporters.terminal import Terminal
 from benchbench.gate import baselines
+from benchbench.judging.case_tests import GatePolicy
 from benchbench.judging.check import decide
-from benchbench.judging.session_cases import GatePolicy
 from tests.factories import a_machine
 from tests.simulator import a_session, session_medians
 

@@ -16,7 +16,6 @@ from benchbench.analyse.digest import digest
 from benchbench.analyse.metrics import METRICS
 from benchbench.judging.comparison import compare_runs
 from benchbench.judging.session_cases import session_spreads
-from benchbench.model.options import Variance
 from benchbench.model.run import Run
 from studies.adaptive_rounds import CASES, Counts, slowed
 from tests.simulator import Array, a_session, a_suite, process_medians
@@ -56,7 +55,7 @@ def rates(
         medians *= np.exp(places)[..., None]
         stored = [a_session(rows, day=day) for day, rows in enumerate(medians[:-2])]
         ref, new = (_of_day(a_suite(rows), day) for rows, day in zip(medians[-2:], (20, 21), strict=True))
-        known = session_spreads(stored, digest(ref), digest(new), METRICS[0], Variance.SHARED)
+        known = session_spreads(stored, digest(ref), digest(new), METRICS[0])
         for name, between in (("unknown", {}), ("known", known)):
             made = [compare_runs(ref, slowed(new, change), between=between).verdicts for change in changes]
             counts[name].add(made[0], made[1:])

@@ -15,11 +15,9 @@ import numpy as np
 
 from benchbench.analyse.digest import Digest
 from benchbench.analyse.metrics import METRICS
-from benchbench.judging.case_tests import Confirmation
+from benchbench.judging.case_tests import Confirmation, GatePolicy
 from benchbench.judging.check import check_interleaved, decide
-from benchbench.judging.session_cases import GatePolicy
 from benchbench.model.case import Verdict
-from benchbench.model.options import Variance
 from benchbench.model.run import Partner
 from tests.simulator import Array, a_session, process_medians
 
@@ -88,21 +86,18 @@ class Suite:
     old_again: Digest
 
 
-def suites(source: Source, count: int, weather: Weather, change: float, hours: int = 1) -> Iterator[Suite]:
-    """Suites without end, the first three cases slower; the `hours` of a day differ by a third as much."""
+def suites(source: Source, count: int, weather: Weather, change: float) -> Iterator[Suite]:
+    """Suites without end, the first three cases slower."""
     factors = np.ones((CASES, 1))
     factors[:SLOW] = change
     while True:
-        days = np.repeat(weather(source, count + 1), hours, axis=0)
-        medians = process_medians(source, (len(days), CASES, 4 * PROCESSES), 0.01, count=10)
-        medians *= np.exp(days + (weather(source, len(days)) / 3 if hours > 1 else 0))[..., None]
+        medians = process_medians(source, (count + 1, CASES, 4 * PROCESSES), 0.01, count=10)
+        medians *= np.exp(weather(source, count + 1))[..., None]
         old, new, old_again, again = np.split(medians[-1], 4, axis=1)
         yield Suite(
             sessions=[
-                a_session(
-                    rows[:, :PROCESSES], day=number // hours, id=f"S{number}", hour=2 * (number % hours)
-                )
-                for number, rows in enumerate(medians[: count * hours])
+                a_session(rows[:, :PROCESSES], day=number, id=f"S{number}")
+                for number, rows in enumerate(medians[:-1])
             ],
             run=a_session(factors * new),
             old=a_session(old, id="A"),
@@ -179,22 +174,17 @@ def rates(
     weather: Weather,
     count: int,
     changes: Sequence[float] = CHANGES,
-    *,
-    variances: Sequence[Variance] = tuple(Variance),
-    hours: int = 1,
-) -> dict[Variance, list[float]]:
-    """By each variance, shares of suites that end with 10, with 10 or 12, of slower cases found, and told."""
-    counts = {variance: Counts() for variance in variances}
+) -> list[float]:
+    """Shares of suites that end with 10, with 10 or 12, of slower cases found, and told."""
+    counts = Counts()
     drawn = [
-        suites(np.random.default_rng([sessions, place]), sessions, weather, change, hours)
+        suites(np.random.default_rng([sessions, place]), sessions, weather, change)
         for place, change in enumerate(changes)
     ]
     for _ in range(count):
-        each = [next(source) for source in drawn]
-        for variance, counted in counts.items():
-            unchanged, *slower = (RULES[rule](one, replace(POLICY, variance=variance)) for one in each)
-            counted.add(unchanged, slower)
-    return {variance: counted.shares(count) for variance, counted in counts.items()}
+        unchanged, *slower = (RULES[rule](next(source), POLICY) for source in drawn)
+        counts.add(unchanged, slower)
+    return counts.shares(count)
 
 
 OTHER_WEATHER: dict[str, Callable[[float], Weather]] = {
@@ -210,21 +200,16 @@ OTHER_WEATHER: dict[str, Callable[[float], Weather]] = {
 }
 
 
-def row(
-    sessions: int, named: str, rule: str, weather: Weather, count: int, hours: int = 1, most: int = 4
-) -> None:
+def row(sessions: int, named: str, rule: str, weather: Weather, count: int, most: int = 4) -> None:
     """`most`: of its shares that are printed."""
-    for variance, shares in rates(rule, sessions, weather, count, hours=hours).items():
-        cells = " | ".join(f"{100 * share:.1f} %" for share in shares[:most])
-        print(f"| {sessions} | {named} | {rule} | {variance} | {cells} |", flush=True)
+    cells = " | ".join(f"{100 * share:.1f} %" for share in rates(rule, sessions, weather, count)[:most])
+    print(f"| {sessions} | {named} | {rule} | {cells} |", flush=True)
 
 
 def grid(count: int) -> None:
     """By the number of sessions and how they differ."""
-    print(
-        "| sessions | they differ by | second test | variance | ends with 10 | 10 or 12 | finds 10 % | 20 % |"
-    )
-    print("| ---: | --- | --- | --- | ---: | ---: | ---: | ---: |")
+    print("| sessions | they differ by | second test | ends with 10 | 10 or 12 | finds 10 % | 20 % |")
+    print("| ---: | --- | --- | ---: | ---: | ---: | ---: |")
     first, second, _ = RULES
     for sessions in (1, 2, 3, 5, 10):
         for spread in (0.0, 0.02, 0.05, 0.1):
@@ -234,8 +219,8 @@ def grid(count: int) -> None:
 
 def unchanged(count: int) -> None:
     """More suites, none of them slower, against the sessions alone."""
-    print("| sessions | they differ by | variance | ends with 10 | 10 or 12 |")
-    print("| ---: | --- | --- | ---: | ---: |")
+    print("| sessions | they differ by | ends with 10 | 10 or 12 |")
+    print("| ---: | --- | ---: | ---: |")
     spreads = (0.0, 0.02, 0.05, 0.1)
     weathers: list[tuple[int, str, Weather]] = [
         (5, f"{100 * spread:.0f} %", partial(alike, spread=spread)) for spread in spreads
@@ -243,23 +228,21 @@ def unchanged(count: int) -> None:
     others = itertools.product(("six cases twice", "t₃", "exponential", "gamma, shape 4"), (5, 10))
     weathers += [(sessions, f"2 %, {name}", OTHER_WEATHER[name](0.02)) for name, sessions in others]
     for sessions, named, weather in weathers:
-        found = rates("against the sessions", sessions, weather, 4 * count, (1.0,))
-        for variance, shares in found.items():
-            cells = " | ".join(f"{100 * share:.1f} %" for share in shares[:2])
-            print(f"| {sessions} | {named} | {variance} | {cells} |", flush=True)
+        shares = rates("against the sessions", sessions, weather, 4 * count, (1.0,))
+        cells = " | ".join(f"{100 * share:.1f} %" for share in shares[:2])
+        print(f"| {sessions} | {named} | {cells} |", flush=True)
 
 
 def otherwise(count: int) -> None:
     """Sessions that are not normal, not alike or not independent, and pairs alone."""
-    print("| sessions | they differ by | second test | variance | ends with 10 | 10 or 12 ", end="")
+    print("| sessions | they differ by | second test | ends with 10 | 10 or 12 ", end="")
     print("| finds 10 % | 20 % | finds or tells 10 % | 20 % |")
-    print("| ---: | --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    print("| ---: | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     first, _, both = RULES
     row(1, "any", both, partial(alike, spread=0.05), count, most=6)
     for sessions in (5, 10):
         for name, weather in OTHER_WEATHER.items():
             row(sessions, f"2 %, {name}", first, weather(0.02), count, most=6)
-        row(sessions, "2 %, two hours a day", first, partial(alike, spread=0.02), count, hours=2, most=6)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
-"""The sizes that checks and comparisons tell: `python -m studies.sizes [SUITES]`.
+"""Detectable changes of checks and comparisons: `python -m studies.sizes [SUITES]`.
 
-Prints two tables, by the tool's own code on simulated suites: how large a confirmed change looks and is told
-to be, and how often a change of the printed MDE is called slower.
+Prints how often a change of the printed MDE is called slower, by the tool's own code on simulated suites.
 """
 
 import sys
@@ -12,56 +11,23 @@ from functools import partial
 import numpy as np
 
 from benchbench.analyse.digest import Digest
-from benchbench.judging.case_tests import Confirmation
+from benchbench.judging.case_tests import Confirmation, GatePolicy
 from benchbench.judging.check import check_interleaved, decide
 from benchbench.judging.comparison import compare_runs
-from benchbench.judging.session_cases import GatePolicy
 from benchbench.model.case import Verdict
-from benchbench.model.options import Variance
-from studies.sessions import POLICY, SLOW, alike, partners, suites
+from studies.sessions import POLICY, partners
 from tests.simulator import Array, a_session, a_suite
 
-CHANGES = (1.06, 1.08, 1.1, 1.15, 1.2)
 CASES = 30
 Source = np.random.Generator
 
 
-def confirmed(sessions: int, spread: float, change: float, count: int) -> list[tuple[float, float]]:
-    """The ratio of the second look at each case that was called slower, and the size told of it."""
-    source = np.random.default_rng([sessions, int(1000 * spread)])
-    drawn = suites(source, sessions, partial(alike, spread=spread), change)
-    pairs = []
-    for _ in range(count):
-        suite = next(drawn)
-        found = decide(suite.sessions, suite.run, POLICY, Confirmation(new=suite.again))
-        pairs += [
-            (each.confirmation.ratio, each.size)
-            for each in found.findings[:SLOW]
-            if each.verdict is Verdict.SLOWER and each.confirmation and each.size
-        ]
-    return pairs
-
-
-def told(count: int) -> None:
-    print("| sessions | they differ by | a change of | called | looks, mean | told, mean | told, median |")
-    print("| ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
-    for sessions, spread in ((10, 0.01), (5, 0.02), (10, 0.02), (10, 0.05)):
-        for change in CHANGES:
-            pairs = np.array(confirmed(sessions, spread, change, count)).reshape(-1, 2)
-            cells = [f"{100 * len(pairs) / (SLOW * count):.0f} %", "–", "–", "–"]
-            if len(pairs) >= SLOW:
-                sizes = (*pairs.mean(axis=0), np.median(pairs[:, 1]))
-                cells[1:] = [f"{100 * (size - 1):.1f} %" for size in sizes]
-            named = f"{sessions} | {100 * spread:.0f} % | {100 * (change - 1):.0f} %"
-            print(f"| {named} | {' | '.join(cells)} |", flush=True)
-
-
-def called_by_compare(source: Source, noise: float, processes: int, cases: int, variance: Variance) -> bool:
+def called_by_compare(source: Source, noise: float, processes: int, cases: int) -> bool:
     """Whether two runs call a change slower of which two others said that they would see it."""
     first, second, ref, new = np.exp(noise * source.standard_normal((4, cases, processes)))
-    mde = compare_runs(a_suite(first), a_suite(second), variance=variance).verdicts[0].mde
+    mde = compare_runs(a_suite(first), a_suite(second)).verdicts[0].mde
     new[0] *= 1 + (mde or 0)
-    found = compare_runs(a_suite(ref), a_suite(new), variance=variance)
+    found = compare_runs(a_suite(ref), a_suite(new))
     return found.verdicts[0].verdict is Verdict.SLOWER
 
 
@@ -102,19 +68,11 @@ def sides(ref: Array, new: Array) -> tuple[Digest, Digest]:
 
 
 def visible(count: int) -> None:
-    print("\n| what | noise | processes or sessions | cases | called slower |")
+    print("| what | noise | processes or sessions | cases | called slower |")
     print("| --- | ---: | ---: | ---: | ---: |")
     for cases in (1, CASES):
-        for variance in Variance:
-            for processes, noise in ((3, 0.02), (5, 0.005), (5, 0.03), (10, 0.05)):
-                row(
-                    f"compare, {variance}",
-                    noise,
-                    processes,
-                    cases,
-                    count,
-                    partial(called_by_compare, variance=variance),
-                )
+        for processes, noise in ((3, 0.02), (5, 0.005), (5, 0.03), (10, 0.05)):
+            row("compare", noise, processes, cases, count, called_by_compare)
         for confirm in (True, False):
             stages = "two tests" if confirm else "one test"
             for sessions, spread in ((5, 0.0), (5, 0.02), (10, 0.02), (10, 0.05)):
@@ -138,7 +96,6 @@ def row(what: str, noise: float, number: int, cases: int, count: int, called: Ca
 
 
 def main(count: int) -> None:
-    told(count)
     visible(2 * count)
 
 

@@ -25,36 +25,21 @@ def cells(line: str) -> list[str]:
 
 
 def adaptive_rounds() -> Iterator[str]:
-    """Figures with the shared variance; in brackets, with the variance of each case."""
+    """Selected rows of the study."""
     yield "| noise | rounds | any called slower | intervals hold the truth | finds 5 % | 10 % |"
     yield "| --- | --- | ---: | ---: | ---: | ---: |"
-    rows = {tuple(row[:3]): row[3:] for row in map(cells, lines("adaptive_rounds.md"))}
+    rows = {tuple(row[:2]): row[2:] for row in map(cells, lines("adaptive_rounds.md"))}
     for noise, rounds in SHOWN:
-        figures = both_variances(*(rows[noise, rounds, variance] for variance in ("shared", "own")))
-        yield f"| {noise} | {rounds} | {figures} |"
-
-
-def both_variances(shared_row: list[str], own_row: list[str]) -> str:
-    """`4.0 (1.0) %`, cell by cell."""
-    pairs = zip(shared_row, own_row, strict=True)
-    return " | ".join(
-        f"{shared_cell.removesuffix(' %')} ({own_cell.removesuffix(' %')}) %"
-        for shared_cell, own_cell in pairs
-    )
+        yield f"| {noise} | {rounds} | {' | '.join(rows[noise, rounds])} |"
 
 
 def sessions_grid() -> Iterator[str]:
     """Figures by the number of sessions and their differences, for five and ten sessions."""
     yield "| sessions | they differ by | second test | ends with 10 | finds 10 % | 20 % |"
     yield "| ---: | --- | --- | ---: | ---: | ---: |"
-    grid = [row for row in map(cells, lines("sessions.md")) if len(row) == 8]
-    figures_of = {tuple(row[:4]): [row[4], *row[6:]] for row in grid}
-    for count, differ, second in dict.fromkeys(tuple(row[:3]) for row in grid if row[3] == "shared"):
-        if int(count) >= 5 and differ in ("2 %", "5 %"):
-            figures = both_variances(
-                *(figures_of[count, differ, second, variance] for variance in ("shared", "own"))
-            )
-            yield f"| {count} | {differ} | {second} | {figures} |"
+    for row in map(cells, lines("sessions.md")):
+        if len(row) == 7 and row[0] in ("5", "10") and row[1] in ("2 %", "5 %"):
+            yield f"| {' | '.join([*row[:4], *row[5:]])} |"
 
 
 QUOTED: dict[tuple[str, str], Callable[[], list[str]]] = {  # page, marker

@@ -21,12 +21,10 @@ from benchbench.analyse.metrics import METRICS
 from benchbench.documents import comparison
 from benchbench.documents.run import report_document
 from benchbench.errors import SuiteError, UsageError
-from benchbench.judging.case_tests import Confirmation
-from benchbench.judging.check import check_interleaved
+from benchbench.judging.case_tests import Confirmation, GatePolicy
+from benchbench.judging.check import Ending, check_interleaved, exit_code
 from benchbench.judging.comparison import compare_runs
-from benchbench.judging.gate_ending import Ending, exit_code
 from benchbench.judging.pairs import is_beyond_doubt
-from benchbench.judging.session_cases import GatePolicy
 from benchbench.launch.project import UserCode
 from benchbench.machine.environment import usable_threads
 from benchbench.model.case import Case, Dtype, Status, Verdict

@@ -1,6 +1,7 @@
 """Baselines: storing, reading and accepting sessions."""
 
 import json
+import math
 import os
 import random
 import shutil
@@ -21,7 +22,7 @@ from benchbench.gate.checking import HERE, CheckedRun, CheckOptions
 from benchbench.judging.check import MAX_SESSIONS, CaseFinding
 from benchbench.judging.sessions import ASSUMED_DEDICATED, ASSUMED_SHARED
 from benchbench.model.case import Verdict
-from benchbench.model.options import MeasureOptions, Variance
+from benchbench.model.options import MeasureOptions
 from benchbench.model.run import Partner, Policy, Run, Settings
 from benchbench.plan import config
 from benchbench.plan.suite import DEFAULTS
@@ -204,6 +205,14 @@ def test_no_bit_of_a_session_flips_unnoticed(tmp_path: Path) -> None:
         path.write_bytes(bytes(flipped))
         with pytest.raises(UnreadableInput):
             read_session(path)
+
+
+def test_a_session_that_could_not_be_read_again_is_not_stored(tmp_path: Path) -> None:
+    session = a_session()
+    cases = {name: replace(case, values={"latency_s": (math.nan,)}) for name, case in session.cases.items()}
+    with pytest.raises(CannotWrite, match="could not be read again"):
+        baselines.add_session(tmp_path, "main", replace(session, cases=cases))
+    assert not list(tmp_path.rglob("*.json"))
 
 
 def test_a_session_without_a_checksum_is_read(tmp_path: Path) -> None:
@@ -439,7 +448,6 @@ def test_a_check_has_the_options_of_its_command(
         "dedicated": dedicated,
         "strict_env": True,
         "confirm": False,
-        "variance": Variance.OWN,
     }
     policy = check(results, "RUN05", **options).result.policy
     assert (policy.assumed, policy.strict_env, policy.confirm, policy.interleaved) == (
@@ -448,7 +456,6 @@ def test_a_check_has_the_options_of_its_command(
         False,
         False,
     )
-    assert policy.variance is Variance.OWN
 
 
 def test_the_cases_of_the_baseline_are_measured_like_its_newest_session(

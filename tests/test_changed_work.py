@@ -15,11 +15,10 @@ from benchbench.documents.comparison import comparison_document
 from benchbench.documents.gate import Gate, check_document
 from benchbench.errors import NotComparable, UsageError
 from benchbench.gate.checking import equal_params
-from benchbench.judging.check import check_interleaved, decide
+from benchbench.judging.case_tests import GatePolicy
+from benchbench.judging.check import Ending, check_interleaved, decide, exit_code
 from benchbench.judging.comparison import compare_runs
-from benchbench.judging.gate_ending import Ending, exit_code
 from benchbench.judging.series import trends
-from benchbench.judging.session_cases import GatePolicy
 from benchbench.launch import catalogue, user_models
 from benchbench.launch.project import UserCode
 from benchbench.launch.transport import Answer, Message

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from benchbench.errors import UsageError
-from benchbench.judging.claim import Claim, ClaimVerdict, claimed_speedup
-from benchbench.judging.comparison import Comparison
+from benchbench.judging.comparison import Claim, ClaimVerdict, Comparison, claimed_speedup
 from benchbench.model.function import Agreement
 from benchbench.worker.agreement import compare_functions
 from tests.program import accelbench

@@ -8,10 +8,8 @@ import pytest
 
 from benchbench.analyse.digest import Digest
 from benchbench.analyse.metrics import METRICS
-from benchbench.judging.case_tests import Confirmation
-from benchbench.judging.check import GateResult, decide
-from benchbench.judging.gate_ending import exit_code
-from benchbench.judging.session_cases import GatePolicy
+from benchbench.judging.case_tests import Confirmation, GatePolicy
+from benchbench.judging.check import GateResult, decide, exit_code
 from benchbench.model.case import Verdict
 from tests.simulator import Array, a_session, process_medians, some_cases
 
@@ -148,3 +146,18 @@ def test_fewer_than_five_cases_have_no_common_change() -> None:
     assert not result.together
     ratios = [finding.first.ratio for finding in result.findings if finding.first]
     assert ratios == pytest.approx([1.04] * 4, abs=0.01)
+
+
+def test_only_cases_of_both_second_measurements_show_the_common_change() -> None:
+    policy, new = replace(POLICY, interleaved=True), a_new(*[1.2] * CASES)
+    old = a_session(medians(5, UNCHANGED), day=9, id="OLD")
+    fewer = replace(old, cases=dict([*old.cases.items()][1:]))
+    (together,) = decide(sessions(*CALM), new, policy, Confirmation(new=new, ref=fewer)).together
+    assert together.verdict is Verdict.SLOWER
+    (few,) = decide(
+        sessions(*CALM),
+        new,
+        policy,
+        Confirmation(new=new, ref=replace(old, cases=dict([*old.cases.items()][2:]))),
+    ).together
+    assert few.verdict is Verdict.INSUFFICIENT

@@ -13,9 +13,9 @@ from benchbench.analyse.digest import digest
 from benchbench.analyse.metrics import METRICS
 from benchbench.documents import comparison, gate
 from benchbench.documents.gate import Gate
+from benchbench.judging.case_tests import GatePolicy
 from benchbench.judging.check import decide
 from benchbench.judging.comparison import MIN_CASES, Comparison, common_factor, compare_runs
-from benchbench.judging.session_cases import GatePolicy
 from benchbench.model.run import Partner, Run
 from tests.factories import a_case, a_run, some_rounds
 from tests.rendering import rendered

@@ -58,10 +58,10 @@ from benchbench.exporters.base import Exporter, Format
 from benchbench.exporters.markdown import escape
 from benchbench.exporters.terminal import Terminal
 from benchbench.judging.bisection import Estimate, SearchEnd, SearchResult, SearchRules, Span, VersionPair
+from benchbench.judging.case_tests import GatePolicy
 from benchbench.judging.check import decide
 from benchbench.judging.comparison import compare_runs
 from benchbench.judging.series import trends
-from benchbench.judging.session_cases import GatePolicy
 from benchbench.plan.revision import Version
 from benchbench.profiling import difference, operator_table
 from benchbench.registry import entry_names, load_class

@@ -282,7 +282,7 @@ def test_a_wrong_best_is_rarely_claimed() -> None:
                 Contender(
                     hardware=Hardware(str(number)),
                     configuration="",
-                    amount=mean_log([[[source.gauss(0, ASSUMED_SHARED)] * 3]], ASSUMED_SHARED),
+                    amount=mean_log([[source.gauss(0, ASSUMED_SHARED)] * 3], ASSUMED_SHARED),
                 )
                 for number in range(4)
             ]
@@ -346,7 +346,7 @@ def _nearly_tied(comparison: HardwareComparison) -> bool:
 def test_more_days_never_widen_the_interval(spread: float, days: int) -> None:
     def half(count: int) -> float:
         values = [spread * (-1) ** number for number in range(2 * count)]
-        return mean_log([[[place]] for place in values], spread).half_width()
+        return mean_log([[place] for place in values], spread).half_width()
 
     assert half(days + 1) <= half(days) * (1 + 1e-9)
 

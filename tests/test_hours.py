@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from benchbench.judging.comparison import NOISY_SESSIONS, Comparison, SessionSpr
 from benchbench.judging.session_cases import session_spreads
 from benchbench.model.case import Verdict
 from benchbench.model.device import Probe, Target
-from benchbench.model.options import OPTIONS, Variance
+from benchbench.model.options import OPTIONS
 from benchbench.model.run import Partner, Run
 from benchbench.plan.commands import BARE, interleaved_command, measuring_words
 from benchbench.store import runs
@@ -195,9 +196,7 @@ CALM = (0.0, 0.02, -0.02, 0.01, -0.01, 0.0, 0.02)
 
 
 def spreads(stored_runs: Sequence[Run], ref: Run, new: Run) -> dict[str, SessionSpread]:
-    return dict(
-        session_spreads(list(map(digest, stored_runs)), digest(ref), digest(new), LATENCY, Variance.SHARED)
-    )
+    return dict(session_spreads(list(map(digest, stored_runs)), digest(ref), digest(new), LATENCY))
 
 
 def test_session_spread_needs_five_days() -> None:
@@ -215,6 +214,23 @@ def test_days_before_the_code_changed_last_do_not_count() -> None:
     (spread,) = spreads(sessions([*CALM, *(0.3 + place for place in CALM)]), ref, new).values()
     assert spread.days == 7
     assert math.sqrt(spread.variance) == pytest.approx(float(np.std(CALM, ddof=1)), rel=1e-3)
+
+
+def test_five_days_since_the_last_change_are_enough_beside_a_case_that_did_not_change() -> None:
+    other = a_case(params={"m": 1})
+
+    def both(run: Run, log: float) -> Run:
+        records = some_rounds(*(math.exp(log) * value for value in STEADY), case=other)
+        return replace(run, info=replace(run.info, plan=(a_case(), other)), records=(*run.records, *records))
+
+    noise = [*CALM, *CALM[:5]]
+    steps = [*CALM, *(0.3 + place for place in CALM[:5])]
+    stored = [both(run, log) for run, log in zip(sessions(steps), reversed(noise), strict=True)]
+    ref, new = (both(of_day(day, factor=1.3), 0.0) for day in (0, 1))
+    assert {case: spread.days for case, spread in spreads(stored, ref, new).items()} == {
+        a_case().id: 5,
+        other.id: 12,
+    }
 
 
 def test_recent_change_widens_the_intervals() -> None:

@@ -22,10 +22,10 @@ from benchbench.documents.run_list import runs_document
 from benchbench.exporters.html import Html
 from benchbench.exporters.terminal import Terminal
 from benchbench.gate import baselines
+from benchbench.judging.case_tests import GatePolicy
 from benchbench.judging.check import GateResult, decide
 from benchbench.judging.comparison import compare_runs
 from benchbench.judging.series import trends
-from benchbench.judging.session_cases import GatePolicy
 from benchbench.machine.environment import machine
 from benchbench.model.run import Run
 from benchbench.store import runs

@@ -1,6 +1,7 @@
 """Rows: values derived from the raw samples, and reasons for empty columns."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from benchbench.analyse.metrics import (
     MAX_PROCESS_RATIO,
     METRICS,
+    USER_FUNCTION,
     Metric,
     Sampled,
     disagreement,
@@ -19,6 +21,7 @@ from benchbench.analyse.metrics import (
 )
 from benchbench.analyse.rows import COLUMNS, P99_SAMPLES, data_frame, flatten, rows
 from benchbench.model.case import Status
+from benchbench.model.device import Device, DeviceClass
 from benchbench.model.measurement import Failure, Measurement, Memory
 from benchbench.model.note import plain
 from benchbench.model.run import Record, Run
@@ -409,3 +412,31 @@ def test_a_clock_is_compared_with_the_usual_clock_of_its_device() -> None:
 def test_records_of_any_order_give_the_same_rows() -> None:
     records: list[Record] = some_rounds(0.001, 0.002, 0.003)
     assert the_rows(a_run(records)) == the_rows(a_run(records[::-1]))
+
+
+def test_either_share_of_a_profile_is_in_the_row() -> None:
+    run, shares = a_run(some_rounds(0.001)), {a_case().id: 0.25}
+    (idle,) = the_rows(replace(run, idle=shares))
+    (communicating,) = the_rows(replace(run, communication=shares))
+    assert (idle["idle_share"], idle["communication_share"]) == (0.25, None)
+    assert (communicating["idle_share"], communicating["communication_share"]) == (None, 0.25)
+    (unprofiled,) = the_rows(replace(run, unprofiled={a_case().id: "it crashed"}))
+    assert any("it crashed" in text for text in unprofiled["notes"])
+
+
+def test_the_roofs_of_a_user_function_are_unknown_with_the_reason() -> None:
+    measurement = a_measurement(cost=a_cost(counted=False))
+    (row,) = the_rows(a_run([a_record(measurement, case=a_case(dtype=None))]))
+    assert row["attainable_flops_per_s"] is row["bytes_of_ceiling"] is None
+    assert f"bytes_of_datasheet: {USER_FUNCTION}" in row["notes"]
+
+
+def test_a_left_out_case_has_the_name_of_its_own_device() -> None:
+    devices = tuple(
+        Device(name=f"cuda:{number}", device_class=DeviceClass.ACCELERATOR, model=model)
+        for number, model in enumerate(("Example A", "Example B"))
+    )
+    left_out = a_left_out(case=a_case(device="cuda:1"))
+    probes = (a_probe("jax", version="9"), a_probe(devices=devices))
+    *_, row = the_rows(a_run(some_rounds(0.001), left_out=(left_out,), probes=probes))
+    assert (row["device_name"], row["framework_version"]) == ("Example B", a_probe().version)

@@ -318,3 +318,14 @@ def test_a_backend_with_two_modes_is_named_once_in_the_answer() -> None:
     text = "".join(map(str, answer(verdict).parts))
     assert verdict.winner == "onnxruntime"
     assert (text.count("torch"), text.count("jax")) == (1, 1)
+
+
+def test_cases_without_a_common_round_are_ordered_by_their_means() -> None:
+    fast, slow = a_contender("torch", [0.0, 0.0]), a_contender("jax", [0.5, 0.5])
+    shifted = replace(slow, processes={number + 2: process for number, process in slow.processes.items()})
+    (verdict,) = judge_works([[shifted, fast]], FIXED)
+    assert verdict.fastest == fast
+    (rival,) = verdict.rivals
+    assert rival.log_ratio == pytest.approx(0.5)
+    assert rival.rounds == 0
+    assert verdict.standing is Standing.OPEN

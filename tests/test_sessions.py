@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats as oracle
 
-from benchbench.judging.sessions import MIN_SESSIONS, hours_of, session_deviation
+from benchbench.judging.sessions import MIN_SESSIONS, days_of, session_deviation
 from benchbench.stats import deviation, holm, mean, paired
 from benchbench.store.disk import start_time
 from tests.factories import a_run_info
@@ -19,15 +19,11 @@ from tests.factories import a_run_info
 logs = st.lists(st.floats(-5, 5), min_size=3, max_size=6)
 
 
-def one_hour_each(sessions: list[list[float]]) -> list[list[list[float]]]:
-    return [[logs] for logs in sessions]
-
-
 @given(st.lists(logs, min_size=5, max_size=10), logs)
 def test_with_enough_sessions_the_error_is_that_of_a_further_session_or_of_the_processes(
     sessions: list[list[float]], new: list[float]
 ) -> None:
-    deviation = session_deviation(one_hour_each(sessions), new, assumed=0.02)
+    deviation = session_deviation(sessions, new, assumed=0.02)
     means = [float(np.mean(session)) for session in sessions]
     between = max(float(np.std(means, ddof=1)), 1e-4) * math.sqrt(1 + 1 / len(sessions))
     groups = [*sessions, new]
@@ -41,7 +37,7 @@ def test_with_enough_sessions_the_error_is_that_of_a_further_session_or_of_the_p
 
 
 def test_one_session_uses_the_assumed_spread() -> None:
-    deviation = session_deviation([[[0.0, 0.001, -0.001]]], [0.05, 0.051, 0.049], assumed=0.02)
+    deviation = session_deviation([[0.0, 0.001, -0.001]], [0.05, 0.051, 0.049], assumed=0.02)
     assert deviation.spread is None
     assert deviation.is_provisional
     assert deviation.difference.error == pytest.approx(0.02 * math.sqrt(2))
@@ -49,7 +45,7 @@ def test_one_session_uses_the_assumed_spread() -> None:
 
 
 def test_each_missing_session_counts_as_differing_by_the_assumed_spread() -> None:
-    deviation = session_deviation(one_hour_each([[0.0] * 3, [0.1] * 3, [0.2] * 3]), [0.0] * 3, assumed=0.02)
+    deviation = session_deviation([[0.0] * 3, [0.1] * 3, [0.2] * 3], [0.0] * 3, assumed=0.02)
     assert deviation.spread == pytest.approx(0.1)
     pooled = (2 * 0.1**2 + 2 * 0.02**2) / 4
     assert deviation.difference.error == pytest.approx(math.sqrt(pooled * (1 + 1 / 3)))
@@ -64,45 +60,28 @@ def test_another_session_never_makes_a_check_less_sensitive(spread: float, assum
     def visible(count: int, spread: float) -> float:
         values = np.linspace(-1, 1, count) if count > 1 else np.zeros(1)
         values = values * spread / (np.std(values, ddof=1) if count > 1 else 1)
-        difference = session_deviation([[[float(v)]] for v in values], [0.0], assumed).difference
+        difference = session_deviation([[float(v)] for v in values], [0.0], assumed).difference
         return float(oracle.t.ppf(1 - 0.05 / 30, difference.degrees)) * difference.error
 
     sizes = [visible(count, min(spread, assumed)) for count in range(1, 11)]
     assert all(after <= before * (1 + 1e-9) for before, after in itertools.pairwise(sizes))
 
 
-def test_variance_averaged_out_over_hours_of_a_day_is_added_again() -> None:
-    """Hours that differ by 0.1 within days that do not: a new run is one hour, not the mean of two."""
-    days = [[[0.05], [-0.05]] for _ in range(5)]
-    deviation = session_deviation(days, [0.0], assumed=0.02)
-    hours = 2 * 0.05**2  # the variance between the two hours of a day
-    assert deviation.predicted_deviation == pytest.approx(math.sqrt(hours / 2), rel=1e-3)
-    assert deviation.difference.error == pytest.approx(math.sqrt(hours / 2), rel=1e-3)
-    assert deviation.difference.degrees == 4
-
-
-def test_ten_hours_of_one_day_are_one_session() -> None:
-    hours = [[0.01 * number] * 3 for number in range(10)]
-    deviation = session_deviation([hours], [0.0] * 3, assumed=0.07)
-    assert (deviation.days, deviation.spread, deviation.is_provisional) == (1, None, True)
-    assert deviation.difference.error > 0.07 * math.sqrt(2)
-
-
 def test_noisy_processes_count_if_they_exceed_the_assumed_spread() -> None:
     noisy = [-0.3, 0.0, 0.3]
-    deviation = session_deviation([[noisy]], noisy, assumed=0.02)
+    deviation = session_deviation([noisy], noisy, assumed=0.02)
     assert deviation.difference.error == pytest.approx(0.3 * math.sqrt(2 / 3))
     assert deviation.difference.degrees == 4
 
 
 def test_one_value_a_session_has_no_spread_within() -> None:
     values = [0.0, 0.01, -0.01, 0.0, 0.02]
-    session = session_deviation([[[place]] for place in values], [0.3], assumed=0.02)
+    session = session_deviation([[place] for place in values], [0.3], assumed=0.02)
     assert session.difference.error == pytest.approx(deviation(values) * math.sqrt(1.2))
 
 
-@pytest.mark.parametrize("sessions", [[], [[]], [[[]]]])
-def test_nothing_to_deviate_from_is_an_error(sessions: list[list[list[float]]]) -> None:
+@pytest.mark.parametrize("sessions", [[], [[]]])
+def test_nothing_to_deviate_from_is_an_error(sessions: list[list[float]]) -> None:
     with pytest.raises(ValueError, match="without a value"):
         session_deviation(sessions, [0.0], assumed=0.02)
 
@@ -134,7 +113,7 @@ def test_a_time_without_a_zone_is_in_utc_everywhere(zone: str, monkeypatch: pyte
     monkeypatch.setenv("TZ", zone)
     time.tzset()
     try:
-        assert hours_of(["2026-01-02T03:04:05", "2026-01-02T03:04:06+00:00"]) == [0, 0]
+        assert days_of(["2026-01-02T03:04:05", "2026-01-02T23:04:04+00:00"]) == [0, 0]
         stamp = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC).timestamp()
         assert start_time(a_run_info(id="mine", started="2026-01-02T03:04:05")) == stamp
     finally:

@@ -1,8 +1,6 @@
 """Variance between processes: shared by all cases of a comparison, and estimated from planned rounds only."""
 
 import math
-import re
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -13,17 +11,13 @@ from hypothesis import strategies as st
 from scipy import stats as oracle
 from scipy.special import polygamma
 
-import benchbench
 from benchbench import stats
 from benchbench.analyse.doubts import Drift
 from benchbench.analyse.metrics import METRICS
 from benchbench.documents import comparison
-from benchbench.errors import UsageError
 from benchbench.judging.case_tests import paired_differences
-from benchbench.judging.check import advice
 from benchbench.judging.comparison import compare_runs
 from benchbench.judging.session_cases import match_interleaved
-from benchbench.judging.sessions import SessionDeviation
 from benchbench.judging.significance import Estimate, adjusted_results, family_of, family_size
 from benchbench.judging.variance import (
     add_drifts,
@@ -34,14 +28,13 @@ from benchbench.judging.variance import (
     larger_variances,
     shared_variance,
 )
-from benchbench.model.options import Variance
 from benchbench.model.run import Policy
 from benchbench.stats import Difference, headline, welch
 from benchbench.timing.policy import POLICIES, budget_policy
-from studies.adaptive_rounds import BUDGET_S, CASES, NOISE, alike, measured, rates, two_modes
+from studies.adaptive_rounds import BUDGET_S, CASES, NOISE, measured, rates, two_modes
 from tests.factories import a_case, a_digest, a_run, some_rounds
 from tests.rendering import rendered
-from tests.simulator import a_suite, highest_rate
+from tests.simulator import highest_rate
 
 differences = st.lists(
     st.builds(
@@ -175,17 +168,9 @@ REDUCED = 25
     ],
 )
 def test_adaptive_rounds_keep_error_rates_and_coverage(policy: Policy, noise: str) -> None:
-    for alarms, coverage in rates(policy, NOISE[noise], REDUCED).values():
-        assert alarms <= highest_rate(0.05, REDUCED)
-        assert coverage >= 0.94 - 2 * math.sqrt(0.94 * 0.06 / (REDUCED * CASES))
-
-
-@pytest.mark.real
-def test_sharing_detects_more_changes() -> None:
-    logs = partial(alike, spread=0.03)
-    rates_of_five = rates(Policy(name="fixed", rounds=5), logs, REDUCED, (1.1,))
-    fixed = {name: shares[2] for name, shares in rates_of_five.items()}
-    assert fixed[Variance.SHARED] > fixed[Variance.OWN] + 0.1
+    alarms, coverage = rates(policy, NOISE[noise], REDUCED)
+    assert alarms <= highest_rate(0.05, REDUCED)
+    assert coverage >= 0.94 - 2 * math.sqrt(0.94 * 0.06 / (REDUCED * CASES))
 
 
 # Processes in two modes
@@ -194,8 +179,7 @@ def test_sharing_detects_more_changes() -> None:
 @pytest.mark.real
 def test_three_processes_in_two_modes_do_not_alarm() -> None:
     error_rates = rates(POLICIES["quick"], partial(two_modes, spread=0.001), 30)
-    assert error_rates[Variance.SHARED][0] <= highest_rate(0.05, 30)
-    assert error_rates[Variance.OWN][0] > 0.2
+    assert error_rates[0] <= highest_rate(0.05, 30)
 
 
 def test_modes_are_detected_in_few_processes() -> None:
@@ -329,80 +313,8 @@ def test_a_check_detects_four_in_five_of_changes_of_the_stated_size(size: int, e
     assert pairs_twice == pytest.approx(detectable_change(margin, error, 4.0, (0.05, 0.025)))
 
 
-def number_in(text: str) -> int | None:
-    """Number of rounds or sessions that an advice starts with."""
-    found = re.match(r"about (\d+|one) ", text)
-    return (1 if found[1] == "one" else int(found[1])) if found else None
-
-
-def first_decided(estimate: Estimate, errors: Mapping[int, tuple[float, float]], level: float) -> int | None:
-    """First count whose (error, degrees) would decide a change of the same size."""
-    size = abs(estimate.difference.mid)
-    for count, (error, degrees) in errors.items():
-        if size < estimate.margin:
-            if size + oracle.t.ppf(0.95, degrees) * error < estimate.margin:
-                return count
-        elif size >= oracle.t.ppf(1 - level, degrees) * error:
-            return count
-    return None
-
-
-sizes_of_change = st.sampled_from((0.0, 0.01, 0.025, 0.029, 0.031, 0.04, 0.06, -0.05))
-
-
-@given(sizes_of_change, st.floats(0.002, 0.05), st.integers(3, 20), st.sampled_from((2.0, 9.0, 40.0)))
-def test_the_advised_rounds_are_the_fewest_that_would_decide(
-    mid: float, error: float, count: int, degrees: float
-) -> None:
-    difference = Difference(mid, error, degrees)
-    pairs = an_estimate(0, mid, difference=difference, against=count, interleaved=True)
-    family = family_of(4, stored=False, confirmed=False, interleaved=True)
-    errors = {
-        rounds: (error * math.sqrt(count / rounds), max(rounds - 1, degrees))
-        for rounds in range(count + 1, 101)
-    }
-    assert number_in(advice(pairs, None, family)) == first_decided(pairs, errors, 0.05 / 4)
-
-
-@given(sizes_of_change, st.floats(0.002, 0.05), st.floats(0.002, 0.1), st.integers(5, 9), st.integers(3, 8))
-def test_more_sessions_or_more_rounds_are_advised_by_the_larger_error(
-    mid: float, between: float, within: float, days: int, processes: int
-) -> None:
-    stored = within**2 / (3 * days)
-    deviation = SessionDeviation(
-        difference=Difference(mid, between, days - 1),
-        spread=between,
-        days=days,
-        predicted_deviation=between,
-        process_variance=within**2,
-        stored_variance=stored,
-    )
-    estimate = an_estimate(0, mid, difference=deviation.difference, processes=processes, against=days)
-    family = family_of(2, stored=True, confirmed=False, interleaved=False)
-    floor = between * math.sqrt(1 + 1 / days)
-
-    def processes_error(count: int) -> float:
-        return math.sqrt(within**2 / count + stored)
-
-    further = {count: between * math.sqrt(1 + 1 / count) for count in range(days + 1, 11)}
-    by_days = {
-        count: (error, max(count - 1, days - 1))
-        for count, error in further.items()
-        if error >= processes_error(processes)
-    }
-    by_rounds = {
-        count: (max(floor, processes_error(count)), days - 1.0) for count in range(processes + 1, 101)
-    }
-    decided_day = first_decided(estimate, by_days, 0.05 / 5)
-    expected = decided_day - days if decided_day else first_decided(estimate, by_rounds, 0.05 / 5)
-    assert number_in(advice(estimate, deviation, family)) == expected
-
-
-@pytest.mark.parametrize(("variance", "is_shared"), [(Variance.SHARED, True), (Variance.OWN, False)])
 @pytest.mark.parametrize("clustered", [True, False])
-def test_pairs_share_the_variance_of_all_cases_unless_they_are_clustered(
-    variance: Variance, *, is_shared: bool, clustered: bool
-) -> None:
+def test_pairs_share_the_variance_of_all_cases_unless_they_are_clustered(*, clustered: bool) -> None:
     source = np.random.default_rng(3)
     cases = [a_case(params={"m": number}) for number in range(60)]
     modes = np.where(source.random((60, 3)) < 0.5, 0.0, 0.1) + source.normal(0, 1e-4, (60, 3))
@@ -411,12 +323,11 @@ def test_pairs_share_the_variance_of_all_cases_unless_they_are_clustered(
     ref = a_digest([(case, np.exp(row).tolist()) for case, row in zip(cases, level, strict=True)])
     new = a_digest([(case, np.exp(row).tolist()) for case, row in zip(cases, level + logs, strict=True)])
     matches = [match_interleaved(name, ref.cases[name], new.cases[name], METRICS[0]) for name in new.cases]
-    differences = paired_differences(matches, variance)
-    expected = [stats.paired(match.pairs) for match in matches]
-    if is_shared:
-        expected = (at_least_the_mean if clustered else shared_variance)(expected)
+    differences = paired_differences(matches)
+    own = [stats.paired(match.pairs) for match in matches]
+    expected = (at_least_the_mean if clustered else shared_variance)(own)
     assert list(differences.values()) == expected
-    few = paired_differences(matches[:2], variance, matches[2:])
+    few = paired_differences(matches[:2], matches[2:])
     assert few == {match.key: differences[match.key] for match in matches[:2]}
 
 
@@ -430,21 +341,6 @@ def test_a_comparison_notes_clustered_processes() -> None:
         comparison.comparison_document(compared_runs, ()), "terminal"
     )
     assert comparison.comparison_document(compared_runs, ()).data["modes"]
-
-
-def test_the_variance_can_be_separate_for_each_case() -> None:
-    source = np.random.default_rng(5)
-    ref, new = (a_suite(1e-3 * np.exp(source.normal(0, 0.02, (10, 3)))) for _ in range(2))
-    separate = benchbench.compare(ref, new, variance="own")
-    assert separate.variance is Variance.OWN
-    shared = benchbench.compare(ref, new)
-    assert shared.variance is Variance.SHARED
-    assert [verdict.ratio for verdict in separate.verdicts] == [verdict.ratio for verdict in shared.verdicts]
-    assert sum((verdict.mde or 0) for verdict in shared.verdicts) < sum(
-        (verdict.mde or 0) for verdict in separate.verdicts
-    )
-    with pytest.raises(UsageError, match="No variance named 'mine'"):
-        benchbench.compare(ref, new, variance="mine")
 
 
 def test_all_rounds_of_a_budget_count() -> None:

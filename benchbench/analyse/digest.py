@@ -15,7 +15,7 @@ from benchbench.analyse.doubts import NO_DOUBT, Cycles, Doubt, Drift, TimedProce
 from benchbench.analyse.metrics import METRICS, Metric, Rate
 from benchbench.analyse.roofline import implausible
 from benchbench.analyse.rows import UNTRUSTED_STATUSES
-from benchbench.format import share
+from benchbench.format import count_of, share
 from benchbench.machine.conditions import contended
 from benchbench.machine.environment import same_hardware
 from benchbench.model.case import Case, Scalar, Status
@@ -125,6 +125,12 @@ class CaseDigest:
     def disturbance(self, metric: Metric) -> str:
         """`contended: …`: use of the device by other programs, if it affects the metric."""
         return f"contended: {self.contended}" if self.contended and metric.name in CONTENDED_METRICS else ""
+
+    def unsteadiness(self, metric: Metric) -> str:
+        """Number of processes that were still warming up, if this affects the metric; else empty."""
+        if not self.unsteady or metric.name not in STEADY_METRICS:
+            return ""
+        return f"still warming up when measured, in {count_of(self.unsteady, 'process')}"
 
     def part_difference(self, metric: Metric) -> float:
         """Largest difference between parts of a resumed run, as the logarithm of a ratio; 0 for one part."""

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from benchbench.analyse import metrics
 from benchbench.analyse.digest import Digest, digest
 from benchbench.api.stored import folder, load, profile
-from benchbench.errors import AccelbenchWarning, UnreadableInput, member
+from benchbench.errors import AccelbenchWarning, UnreadableInput
 from benchbench.judging import comparison
 from benchbench.judging.comparison import THRESHOLD, Comparison, SessionSpread, valid_threshold
 from benchbench.judging.series import Trend, trends
 from benchbench.model.device import Machine
-from benchbench.model.options import Names, Variance, several
+from benchbench.model.options import Names, several
 from benchbench.model.run import Run
 from benchbench.running.observer import RunObserver
 from benchbench.store import runs, selectors
@@ -35,27 +35,24 @@ def compare(
     metric: str = "latency_s",
     threshold: float = THRESHOLD,
     *,
-    variance: str = Variance.SHARED,
     results: str | Path | None = None,
 ) -> Comparison:
     """Compare two runs as `accelbench compare REF NEW` does. A run is an object or a name as in `load`.
 
-    `threshold`: smaller changes do not count; 0.03 is 3%. `variance`: estimate the variation between
-    processes from all cases, `shared`, or from each case alone, `own`. If the runs are hours apart, intervals
-    include the variation between sessions that baselines or stored runs show. A slower case lists the
-    operators responsible if both runs were named and profiled. Raises UsageError, UnreadableInput.
+    `threshold`: smaller changes do not count; 0.03 is 3%. If the runs are hours apart, intervals include
+    the variation between sessions that baselines or stored runs show. A slower case lists the operators
+    responsible if both runs were named and profiled. Raises UsageError, UnreadableInput.
     """
     sides = [side if isinstance(side, Run) else folder(side, results) for side in (ref, new)]
     before, after = (side if isinstance(side, Run) else runs.read_run(side) for side in sides)
     quantity, limit = metrics.metric_named(metric), valid_threshold(threshold)
-    shared = member(Variance, variance)
     between: Mapping[str, SessionSpread] = {}
     if comparison.seconds_apart(before.info, after.info, quantity):
         from benchbench.judging.session_cases import session_spreads
 
         sessions = _sessions(results_folder(results), after.info.machine)
-        between = session_spreads(sessions, digest(before), digest(after), quantity, shared)
-    result = comparison.compare_runs(before, after, quantity, limit, shared, between)
+        between = session_spreads(sessions, digest(before), digest(after), quantity)
+    result = comparison.compare_runs(before, after, quantity, limit, between)
     folders = [side for side in sides if isinstance(side, Path)]
     return comparison.with_operators(result, *folders) if len(folders) == len(sides) else result
 

@@ -8,17 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
-from benchbench.errors import UsageError, member
+from benchbench.errors import UsageError
 from benchbench.judging import comparison as verdicts
-from benchbench.judging.claim import Claim, claimed_speedup
-from benchbench.judging.comparison import Comparison
+from benchbench.judging.comparison import Claim, Comparison, claimed_speedup
 from benchbench.launch.functions import call_named, call_of, model_calls, names_model
 from benchbench.machine.variables import check_passed
 from benchbench.model.function import Call
 from benchbench.model.options import (
     MeasureKeywords,
     MeasureOptions,
-    Variance,
     requested_options,
     takes_keywords,
 )
@@ -80,7 +78,6 @@ def measure_ab(
     device: str | None = None,
     env: Sequence[str] = (),
     threshold: float = verdicts.THRESHOLD,
-    variance: str = Variance.SHARED,
     results: str | Path | None = None,
     observer: RunObserver | None = None,
     options: MeasureOptions | None = None,
@@ -97,7 +94,7 @@ def measure_ab(
     ref_run, new_run = functions.measure_functions(
         (first, second), measure_terms, results_folder(results), observer or RunObserver()
     )
-    return verdicts.compare_runs(ref_run, new_run, threshold=threshold, variance=member(Variance, variance))
+    return verdicts.compare_runs(ref_run, new_run, threshold=threshold)
 
 
 @takes_keywords(only=KEYWORDS)
@@ -139,9 +136,7 @@ def check_claim(
     ref_run, new_run = functions.measure_functions(
         (first, second), claim_terms, results_folder(results), receiver
     )
-    comparison = verdicts.compare_runs(
-        ref_run, new_run, threshold=verdicts.THRESHOLD, variance=Variance.SHARED
-    )
+    comparison = verdicts.compare_runs(ref_run, new_run, threshold=verdicts.THRESHOLD)
     return Claim(speedup=claimed, agreement=agreement, comparison=comparison)
 
 

@@ -12,7 +12,6 @@ from benchbench.diagnosis import measuring
 from benchbench.diagnosis.findings import Finding
 from benchbench.diagnosis.measuring import Ceilings
 from benchbench.environments.interpreters import absolute_interpreters
-from benchbench.errors import member
 from benchbench.gate.checking import CheckedRun, CheckOptions, run_check
 from benchbench.judging import comparison as verdicts
 from benchbench.judging.comparison import THRESHOLD, Comparison, valid_threshold
@@ -22,7 +21,6 @@ from benchbench.model.options import (
     MeasureKeywords,
     MeasureOptions,
     Names,
-    Variance,
     requested_options,
     several,
     takes_keywords,
@@ -133,7 +131,6 @@ def compare_ab(
     suite: Names = "quick",
     metric: str = "latency_s",
     threshold: float = THRESHOLD,
-    variance: str = Variance.SHARED,
     results: str | Path | None = None,
     observer: RunObserver | None = None,
     options: MeasureOptions | None = None,
@@ -151,7 +148,7 @@ def compare_ab(
     pythons = absolute_interpreters(request.pythons)
     variants = [rerun.parse_variant(text, pythons) for text in (ref, new)]
     before, after = measure_sides(variants, request, results_folder(results), observer or RunObserver())
-    return verdicts.compare_runs(before, after, quantity, limit, member(Variance, variance))
+    return verdicts.compare_runs(before, after, quantity, limit)
 
 
 @takes_keywords(without=("budget_s", "tags"))
@@ -164,7 +161,6 @@ def check(
     metric: Names = (),
     confirm: bool = True,
     dedicated: bool | None = None,
-    variance: str = Variance.SHARED,
     strict_env: bool = False,
     suite: Names = (),
     results: str | Path | None = None,
@@ -177,8 +173,7 @@ def check(
     `run`: a stored run; by default the baseline's cases are measured now. `ab`: the code to compare with,
     measured interleaved: `rev:main`, `torch=/path/to/python`; without a `baseline`, the cases are those that
     the other keywords select. `max_slowdown`: 0.05 or `5%`. Cases that seem slower are measured again unless
-    `confirm` is False. `variance`: estimate the variation between sessions from all cases, `shared`, or from
-    each case alone, `own`.
+    `confirm` is False.
 
     Raises UsageError, NotComparable if there is no such baseline for this hardware, UnreadableInput,
     NothingToMeasure, CannotWrite.
@@ -193,7 +188,6 @@ def check(
         metrics=several(metric),
         confirm=confirm,
         dedicated=dedicated,
-        variance=member(Variance, variance),
         strict_env=strict_env,
     )
     receiver = observer or RunObserver()

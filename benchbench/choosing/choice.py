@@ -21,8 +21,8 @@ from benchbench.choosing.sessions import (
     Hardware,
     MeanLog,
     gap,
+    logs_by_day,
     mean_log,
-    nested_days,
     read_evidence,
 )
 from benchbench.judging.comparison import ALPHA
@@ -191,7 +191,7 @@ def _contender(
     hardware: Hardware, configuration: str, sessions: Sequence[CaseSession], metric: Metric, assumed: float
 ) -> Contender | None:
     cost = sessions[0].digest.cost
-    days = nested_days(sessions, metric)
+    days = logs_by_day(sessions, metric)
     if not days or not cost or not cost.items:
         return None
     amount = mean_log(days, assumed).plus(-math.log(cost.items))
@@ -210,12 +210,12 @@ def _with_price(contenders: Sequence[Contender], prices: Prices | None) -> list[
 def _sample_size(sessions: Sequence[CaseSession]) -> SampleSize:
     """Sample size of the configuration that was measured most."""
     configurations = _group_by(sessions, lambda session: session.configuration).values()
-    candidates = [(nested_days(group, LATENCY), group) for group in configurations]
-    days, group = max(candidates, key=lambda item: sum(len(hour) for day in item[0] for hour in day))
+    candidates = [(logs_by_day(group, LATENCY), group) for group in configurations]
+    days, group = max(candidates, key=lambda item: sum(map(len, item[0])))
     return SampleSize(
         machines=len({session.machine for session in group}),
         days=len(days),
-        processes=sum(len(hour) for day in days for hour in day),
+        processes=sum(map(len, days)),
     )
 
 

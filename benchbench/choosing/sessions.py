@@ -15,11 +15,11 @@ from benchbench.judging.pairs import MAX_PART_DIFFERENCE, MIN_PROCESSES
 from benchbench.judging.series import matches_patterns
 from benchbench.judging.sessions import (
     MIN_DEVIATION,
-    MIN_SESSIONS,
-    LogsByHour,
+    Days,
+    day_means,
     days_of,
-    hours_of,
     pooled_variance,
+    variance_between_days,
 )
 from benchbench.machine.peaks import several_devices
 from benchbench.model.case import Cache, Case
@@ -135,21 +135,19 @@ class _RunEvidence:
     left_out: tuple[tuple[str, str], ...]  # case id and reason
 
 
-def nested_days(sessions: Sequence[CaseSession], metric: Metric) -> list[LogsByHour]:
-    """Logarithms of the processes' values by day and hour, day by day of each machine."""
+def logs_by_day(sessions: Sequence[CaseSession], metric: Metric) -> list[list[float]]:
+    """Logarithms of the processes' values, day by day of each machine; the last run of a day counts."""
     machines: dict[str, list[CaseSession]] = {}
     for session in sessions:
         if session.digest.logs(metric):
             machines.setdefault(session.machine, []).append(session)
-    return [day for machine_sessions in machines.values() for day in _days(machine_sessions, metric)]
+    return [logs for machine_sessions in machines.values() for logs in _days(machine_sessions, metric)]
 
 
-def _days(sessions: Sequence[CaseSession], metric: Metric) -> Iterator[LogsByHour]:
-    started = [session.started for session in sessions]
-    days: dict[int, dict[int, list[float]]] = {}
-    for session, day, hour in zip(sessions, days_of(started), hours_of(started), strict=True):
-        days.setdefault(day, {}).setdefault(hour, []).extend(session.digest.logs(metric))
-    return (list(hours.values()) for hours in days.values())
+def _days(sessions: Sequence[CaseSession], metric: Metric) -> Iterable[list[float]]:
+    days = days_of([session.started for session in sessions])
+    last_sessions = dict(zip(days, sessions, strict=True))
+    return (session.digest.logs(metric) for session in last_sessions.values())
 
 
 def _run_evidence(run: RunSummary, by: str) -> _RunEvidence:
@@ -229,8 +227,8 @@ class MeanLog:
         return t_quantile((1 + confidence) / 2, self.degrees) * self.error
 
 
-def mean_log(days: Sequence[LogsByHour], assumed: float) -> MeanLog:
-    """Mean over days, each the mean of its hours; the days may be of several machines of one type.
+def mean_log(days: Days, assumed: float) -> MeanLog:
+    """Mean over days, which may be of several machines of one type.
 
     Each day missing to `MIN_SESSIONS` counts as deviating by `assumed`, as in a check
     (judging/sessions.py). If the error that the processes alone explain is larger, it is used instead.
@@ -238,22 +236,15 @@ def mean_log(days: Sequence[LogsByHour], assumed: float) -> MeanLog:
     """
     if not days:
         raise ValueError("no day")
-    day_values = [mean([mean(hour) for hour in day]) for day in days]
-    variance_between = filled_variance(
-        deviation(day_values) ** 2 if len(day_values) > 1 else 0.0, len(day_values) - 1, assumed
-    )
-    process_variance, degrees = pooled_variance([hour for day in days for hour in day])
-    process_square = process_variance * sum(1 / sum(map(len, day)) for day in days) / len(days) ** 2
-    square = max(variance_between / len(days), MIN_DEVIATION**2)
+    count, day_values = len(days), day_means(days)
+    own = deviation(day_values) ** 2 if count > 1 else 0.0
+    variance_between, degrees_between = variance_between_days(own, count, assumed)
+    process_variance, degrees = pooled_variance(days)
+    process_square = process_variance * sum(1 / len(day) for day in days) / count**2
+    square = max(variance_between / count, MIN_DEVIATION**2)
     if process_square > square:
         return MeanLog(mid=mean(day_values), error=math.sqrt(process_square), degrees=degrees)
-    return MeanLog(mid=mean(day_values), error=math.sqrt(square), degrees=max(len(days), MIN_SESSIONS) - 1)
-
-
-def filled_variance(variance: float, degrees: float, assumed: float) -> float:
-    """Variance with at least `MIN_SESSIONS` − 1 degrees of freedom; missing ones contribute `assumed`²."""
-    missing_degrees = max(MIN_SESSIONS - 1 - degrees, 0.0)
-    return (degrees * variance + missing_degrees * assumed**2) / (degrees + missing_degrees)
+    return MeanLog(mid=mean(day_values), error=math.sqrt(square), degrees=degrees_between)
 
 
 def gap(best: MeanLog, other: MeanLog) -> Difference:

@@ -11,7 +11,7 @@ from benchbench.cli.app import COMPARE, app
 from benchbench.cli.formats import TERMINAL, FormatOption, OutOption, outputs, print_document, write_outputs
 from benchbench.cli.options import Names, ResultsOption, argument, measure_options, option
 from benchbench.cli.program import signals
-from benchbench.model.options import Inconclusive, MeasureOptions, Variance, split_names
+from benchbench.model.options import Inconclusive, MeasureOptions, split_names
 
 
 @app.command("check", rich_help_panel=COMPARE)
@@ -43,10 +43,6 @@ def check_(
     dedicated: Annotated[
         bool | None, typer.Option("--dedicated/--shared", help="Nobody else uses this machine.")
     ] = None,
-    variance: Annotated[
-        Variance,
-        typer.Option("--variance", help="Spread of sessions: shared by all cases, or each case's own."),
-    ] = Variance.SHARED,
     inconclusive: Annotated[
         Inconclusive | None,
         typer.Option(
@@ -90,7 +86,6 @@ def check_(
             metric=split_names(metric),
             confirm=confirm,
             dedicated=dedicated,
-            variance=variance,
             strict_env=strict_env,
             results=results,
             observer=observer,

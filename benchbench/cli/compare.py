@@ -14,7 +14,7 @@ from benchbench.cli.formats import TERMINAL, FormatOption, OutOption, outputs, p
 from benchbench.cli.options import Names, ResultsOption, argument, measure_options, option
 from benchbench.cli.program import signals
 from benchbench.errors import UsageError, member
-from benchbench.model.options import MeasureOptions, Variance, flag_of, split_names
+from benchbench.model.options import MeasureOptions, flag_of, split_names
 
 if TYPE_CHECKING:
     from benchbench.judging.comparison import Comparison
@@ -43,10 +43,6 @@ def compare_(
     threshold: Annotated[
         str, typer.Option("--threshold", help="The smallest change that counts: 3% or 0.03.")
     ] = "3%",
-    variance: Annotated[
-        Variance,
-        typer.Option("--variance", help="Spread of processes: shared by all cases, or each case's own."),
-    ] = Variance.SHARED,
     only: Annotated[
         Names,
         option(
@@ -75,14 +71,14 @@ def compare_(
 
     verdicts, files = [member(Verdict, name) for name in split_names(only)], outputs(out)
     if ab:
-        compared = _measure_and_compare(ref, new, metric, fraction(threshold), variance, results, options)
+        compared = _measure_and_compare(ref, new, metric, fraction(threshold), results, options)
     elif options.changed_fields:
         flags = ", ".join(sorted(map(flag_of, options.changed_fields)))
         raise UsageError("Stored runs are compared, not measured.", f"These options need --ab: {flags}.")
     else:
         _check_are_runs(ref, new)
         limit = fraction(threshold)
-        compared = api.compare(ref, new or "latest", metric, limit, variance=variance, results=results)
+        compared = api.compare(ref, new or "latest", metric, limit, results=results)
     selected = comparison.select_verdicts(compared, verdicts, sort.value)
     print_document(comparison.comparison_document(compared, selected), format)
     write_outputs(files, compared.new, [comparison.case_verdict(verdict) for verdict in compared.verdicts])
@@ -108,7 +104,6 @@ def _measure_and_compare(
     new: str | None,
     metric: str,
     threshold: float,
-    variance: Variance,
     results: Path,
     options: MeasureOptions,
 ) -> Comparison:
@@ -124,7 +119,6 @@ def _measure_and_compare(
             new,
             metric=metric,
             threshold=threshold,
-            variance=variance,
             results=results,
             observer=observer,
             options=options,

@@ -8,7 +8,7 @@ from typing import Any
 from benchbench.documents.comparison import comparison_document
 from benchbench.documents.document import Cell, Document, Tone
 from benchbench.format import count_of, ratio
-from benchbench.judging.claim import MARGIN, Claim, ClaimVerdict
+from benchbench.judging.comparison import MARGIN, Claim, ClaimVerdict
 
 SCHEMA = 1  # of the JSON. 1: first
 TONES = {

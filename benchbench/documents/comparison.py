@@ -180,7 +180,6 @@ def _data(comparison: Comparison, verdicts: Sequence[CaseComparison]) -> dict[st
         "geomean": comparison.geomean,
         "common_factor": comparison.common and asdict(comparison.common),
         "in_turn": comparison.interleaved,
-        "variance": comparison.variance,
         "modes": comparison.modes,
         "changes": comparison.changes,
         "apart": comparison.apart and asdict(comparison.apart),

@@ -37,17 +37,20 @@ from benchbench.documents.short_names import case_cells
 from benchbench.format import count_of, visible
 from benchbench.gate.baselines import Acceptance, SessionsByMachine, hardware_text
 from benchbench.judging.case_tests import TOGETHER
-from benchbench.judging.check import MAX_SESSIONS, CaseFinding, GateResult, UntestedMedians
-from benchbench.judging.comparison import ALPHA
-from benchbench.judging.gate_ending import (
+from benchbench.judging.check import (
+    MAX_SESSIONS,
     REPORT_ONLY,
+    CaseFinding,
     Cause,
     Ending,
+    GateResult,
+    UntestedMedians,
     decided_count,
     endings,
     exit_code,
     fails_undecided,
 )
+from benchbench.judging.comparison import ALPHA
 from benchbench.judging.sessions import MIN_SESSIONS, days_of
 from benchbench.judging.significance import TestResult
 from benchbench.model.case import Verdict
@@ -78,7 +81,6 @@ COLUMNS = (
     Column("processes", line=1),
     Column("limit", line=2, label="limit"),
     Column("spread", line=2, label="sessions differ by"),
-    Column("size", line=2, label="likely"),
     Column("measured again", line=3, label="again:"),
     Column("notes", line=4),
 )
@@ -128,7 +130,6 @@ def _finding_row(finding: CaseFinding) -> dict[str, Content]:
         **_evidence_cells(finding, first),
         "limit": Cell((limit, f"({finding.threshold_from})")),
         "spread": number(finding.spread, "%"),
-        "size": number(finding.size, "×"),
         "measured again": _combined_cell(_evidence_cells(finding, again)) if again else None,
     }
 
@@ -184,7 +185,6 @@ def _data(gate: Gate) -> dict[str, Any]:
         "stages": 2 if policy.confirm else 1,
         "in_turn": {"first": result.interleaved, "confirmation": policy.interleaved},
         "assumed_spread": policy.assumed,
-        "variance": policy.variance,
         "strict_env": policy.strict_env,
         "tested": result.tested,
         "common_factor": result.common and asdict(result.common),
@@ -203,7 +203,7 @@ def case_verdicts(result: GateResult) -> list[CaseVerdict]:
         CaseVerdict(
             case=finding.case,
             verdict=finding.verdict,
-            ratio=finding.size or (deciding(finding).ratio if finding.first else None),
+            ratio=deciding(finding).ratio if finding.first else None,
             text=fmt.visible(f"{finding.metric} {finding.verdict}: {'; '.join(_finding_lines(finding))}"),
         )
         for finding in (*result.together, *result.findings)
@@ -425,7 +425,7 @@ def _remedy_advice(gate: Gate, causes_by_ending: Mapping[Ending, object]) -> lis
 
 def _regression_text(finding: CaseFinding) -> str:
     """`gemm(…)/float32/eager@torch:cpu: 12 % slower (limit 5%)`."""
-    ratio = finding.size or deciding(finding).ratio
+    ratio = deciding(finding).ratio
     size = fmt.share(abs(ratio - 1))
     direction = "slower" if finding.metric == "latency_s" else ("higher" if ratio > 1 else "lower")
     subject = "" if finding.metric == "latency_s" else f"{finding.metric} "

@@ -264,4 +264,4 @@ def _plain_value(value: Any) -> Any:
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, allow_nan=False, ensure_ascii=False)
+    return json.dumps(value, ensure_ascii=False)

@@ -16,16 +16,15 @@ from benchbench.errors import NotComparable, UsageError, member
 from benchbench.format import count_of
 from benchbench.gate import baselines
 from benchbench.gate.baselines import Acceptance, Warn
-from benchbench.judging.case_tests import Confirmation
+from benchbench.judging.case_tests import Confirmation, GatePolicy
 from benchbench.judging.check import GateResult, check_interleaved, decide
 from benchbench.judging.pairs import MIN_PROCESSES
-from benchbench.judging.session_cases import GatePolicy
 from benchbench.judging.sessions import ASSUMED_DEDICATED, ASSUMED_SHARED, days_of
 from benchbench.launch import catalogue
 from benchbench.machine.environment import machine, same_hardware
 from benchbench.model.case import Case, Verdict
 from benchbench.model.device import Machine
-from benchbench.model.options import OPTIONS, MeasureOptions, Rule, Variance, Weights, flag_of
+from benchbench.model.options import OPTIONS, MeasureOptions, Rule, Weights, flag_of
 from benchbench.model.run import Run
 from benchbench.plan import config, rerun, suite
 from benchbench.plan.cases import entry_plans
@@ -61,7 +60,6 @@ class CheckOptions:
     metrics: tuple[str, ...] = ()
     confirm: bool = True
     dedicated: bool | None = None
-    variance: Variance = Variance.SHARED
     strict_env: bool = False
 
 
@@ -115,7 +113,6 @@ def _policy(options: CheckOptions, project: config.Config) -> GatePolicy:
         metrics=tuple(metric_named(name) for name in dict.fromkeys(names)),
         thresholds=() if limit is None else (Rule("", fraction(str(limit)), "--max-slowdown"),),
         assumed=ASSUMED_DEDICATED if dedicated else ASSUMED_SHARED,
-        variance=options.variance,
         strict_env=options.strict_env,
         confirm=options.confirm,
     )

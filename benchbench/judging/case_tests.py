@@ -11,28 +11,52 @@ from dataclasses import dataclass, replace
 
 from benchbench.analyse.digest import CONTENDED_METRICS, CaseDigest, Digest
 from benchbench.analyse.metrics import Metric, Rate
-from benchbench.judging.comparison import ALPHA, MIN_CASES
+from benchbench.judging.comparison import ALPHA, MIN_CASES, seconds_apart
 from benchbench.judging.pairs import MIN_PROCESSES, NOT_IN_RUN
 from benchbench.judging.session_cases import (
-    UNSHARED,
     BaselineMatch,
-    GatePolicy,
-    SessionVariance,
     match_interleaved,
     match_sessions,
     session_cases,
     session_variance,
 )
-from benchbench.judging.sessions import SessionDeviation, day_means, hours_of, session_deviation
+from benchbench.judging.sessions import (
+    ASSUMED_MEMORY,
+    ASSUMED_SHARED,
+    SessionDeviation,
+    SharedVariance,
+    day_means,
+    session_deviation,
+)
 from benchbench.judging.significance import Estimate, Family, TestResult, adjusted_results, family_size
 from benchbench.judging.variance import moderated
 from benchbench.model.case import Verdict
-from benchbench.model.options import Threshold, Variance, threshold
+from benchbench.model.options import Rule, Threshold, threshold
 from benchbench.stats import Difference, deviation, mad, mean, median, paired
 
 MIN_CASES_PER_DAY = 3  # the median of fewer cases follows any single one
 MAD_TO_DEVIATION = 1.4826  # for normal data (Iglewicz & Hoaglin 1993)
 TOGETHER = "all cases together"  # used as the name of a case
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatePolicy:
+    """Settings of a check. `confirm`: a second test has to confirm what the first one flags as slower.
+
+    `interleaved`: the last test measures the baseline's code too, process by process. `assumed`: standard
+    deviation assumed between sessions, as a fraction, while few are stored.
+    """
+
+    metrics: tuple[Metric, ...]
+    thresholds: tuple[Rule, ...] = ()
+    assumed: float = ASSUMED_SHARED
+    strict_env: bool = False
+    confirm: bool = True
+    interleaved: bool = False
+
+    def assumed_of(self, metric: Metric) -> float:
+        """Standard deviation assumed between sessions for one metric, as a fraction."""
+        return min(self.assumed, ASSUMED_MEMORY) if metric.unit == "B" else self.assumed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,10 +134,7 @@ def remove_common_change(match: BaselineMatch, change: CommonChange, run: float)
     return replace(
         match,
         new_logs=[log - change.explained_share * run for log in match.new_logs],
-        days=[
-            [[log - common for log in hour] for hour in day]
-            for common, day in zip(changes, match.days, strict=True)
-        ],
+        days=[[log - common for log in day] for common, day in zip(changes, match.days, strict=True)],
     )
 
 
@@ -126,7 +147,7 @@ def match_together(change: CommonChange, run: float) -> BaselineMatch:
         sessions=(),
         new=CaseDigest(),
         new_logs=[level + run],
-        days=[[[level + common]] for common in change.days.values()],
+        days=[[level + common] for common in change.days.values()],
         dates=tuple(change.days),
         verdict=None,
         reason="",
@@ -137,13 +158,13 @@ def match_together(change: CommonChange, run: float) -> BaselineMatch:
 class CaseTest:
     """Test of a case and metric against its baseline; `estimate` is None if it cannot be tested.
 
-    `limit`: the threshold. `variance`: variance between sessions, estimated from all cases. `common`: the
+    `limit`: the threshold. `shared`: variance between sessions, estimated from all cases. `common`: the
     common change of all cases, which is already removed from `match`.
     """
 
     match: BaselineMatch
     limit: Threshold
-    variance: SessionVariance = UNSHARED
+    shared: SharedVariance | None = None
     deviation: SessionDeviation | None = None
     estimate: Estimate | None = None
     common: CommonChange | None = None
@@ -157,6 +178,11 @@ class CaseTest:
     def is_provisional(self) -> bool:
         """True if the error includes an assumed spread between sessions."""
         return self.deviation is not None and self.deviation.is_provisional
+
+    @property
+    def heavy_tails(self) -> bool:
+        """True if some sessions are far from the rest."""
+        return self.shared is not None and self.shared.heavy_tails
 
     def is_flagged(self, first: TestResult, policy: GatePolicy) -> bool:
         """True if the first test is a reason for a second one.
@@ -194,13 +220,13 @@ def _tests_of_metric(matches: Sequence[BaselineMatch], policy: GatePolicy) -> li
     """Tests of all cases together, and of each case relative to their common change."""
     change = common_change(matches)
     if change is None or not change.days:
-        variance = session_variance(matches, policy.variance)
-        return [_session_test(match, variance, policy) for match in matches]
+        shared = session_variance(matches)
+        return [_session_test(match, shared, policy) for match in matches]
     cases = [remove_common_change(match, change, change.run) for match in matches]
-    variance = session_variance(cases, policy.variance)
+    shared = session_variance(cases)
     tests = [
-        _session_test(match_together(change, change.run), UNSHARED, policy),
-        *(_session_test(match, variance, policy) for match in cases),
+        _session_test(match_together(change, change.run), None, policy),
+        *(_session_test(match, shared, policy) for match in cases),
     ]
     return [replace(test, common=change) for test in tests]
 
@@ -215,12 +241,12 @@ def interleaved_tests(ref: Digest, new: Digest, policy: GatePolicy) -> list[Case
         or ref.cases[case].skipped_for_partner
         for metric in policy.metrics
     ]
-    differences = paired_differences(matches, policy.variance)
+    differences = paired_differences(matches)
     return [_interleaved_test(match, differences.get(match.key), policy) for match in matches]
 
 
 def paired_differences(
-    matches: Sequence[BaselineMatch], variance: Variance, others: Sequence[BaselineMatch] = ()
+    matches: Sequence[BaselineMatch], others: Sequence[BaselineMatch] = ()
 ) -> dict[tuple[str, str], Difference]:
     """Differences of interleaved cases, by case and metric. `others` contribute only to the variance."""
     differences: dict[tuple[str, str], Difference] = {}
@@ -229,29 +255,27 @@ def paired_differences(
             match for match in (*matches, *others) if match.metric.name == metric and match.verdict is None
         ]
         groups = [[after - before for before, after in match.pairs] for match in comparable]
-        moderated_differences = moderated([paired(match.pairs) for match in comparable], groups, variance)
+        moderated_differences = moderated([paired(match.pairs) for match in comparable], groups)
         differences |= {
             match.key: difference for match, difference in zip(comparable, moderated_differences, strict=True)
         }
     return {match.key: differences[match.key] for match in matches if match.verdict is None}
 
 
-def _session_test(match: BaselineMatch, variance: SessionVariance, policy: GatePolicy) -> CaseTest:
+def _session_test(match: BaselineMatch, shared: SharedVariance | None, policy: GatePolicy) -> CaseTest:
     limit = threshold(match.suite, match.case, policy.thresholds)
     if match.verdict:
         return CaseTest(match=match, limit=limit)
     assumed = policy.assumed_of(match.metric)
-    deviation = session_deviation(match.days, match.new_logs, assumed, variance.prior)
+    deviation = session_deviation(match.days, match.new_logs, assumed, shared)
     if deviation.spread and 2 * deviation.spread > limit.value:
         limit = Threshold(2 * deviation.spread, f"{limit.source}, raised to twice the sessions' spread")
     return CaseTest(
         match=match,
         limit=limit,
-        variance=variance,
+        shared=shared,
         deviation=deviation,
-        estimate=estimate(
-            match, deviation.difference, limit.value, deviation.process_variance / len(match.new_logs)
-        ),
+        estimate=estimate(match, deviation.difference, limit.value, deviation.own_variance),
     )
 
 
@@ -268,7 +292,7 @@ def estimate(
     sign = 1 if match.metric.better == "lower" else -1
     return Estimate(
         quantity=(match.case, _measured_quantity(match.metric)),
-        ref=mean([mean([mean(hour) for hour in day]) for day in match.days]),
+        ref=mean(day_means(match.days)),
         new=mean(match.new_logs),
         difference=difference,
         worsening=Difference(sign * difference.mid, difference.error, difference.degrees),
@@ -318,13 +342,16 @@ def second_tests(
     sessions. `unflagged`: tests that flagged nothing; interleaved ones contribute to the variance of pairs.
     """
     if confirmation.ref:
-        tests = _interleaved_tests(flagged, confirmation.ref, confirmation.new, policy, unflagged)
+        tests = _interleaved_tests(flagged, confirmation.ref, confirmation.new, unflagged)
     else:
         metrics_of_all = {test.match.metric.name for test in flagged if test.is_together}
-        same_hour = len(set(hours_of([run.started, confirmation.new.started]))) == 1
         tests = {
             test.match.key: _second_session_test(
-                test, confirmation.new, policy, test.match.metric.name in metrics_of_all, same_hour
+                test,
+                confirmation.new,
+                policy,
+                test.match.metric.name in metrics_of_all,
+                not seconds_apart(run, confirmation.new, test.match.metric),
             )
             for test in flagged
         }
@@ -337,7 +364,7 @@ def second_tests(
 
 
 def _interleaved_tests(
-    flagged: Sequence[CaseTest], ref: Digest, new: Digest, policy: GatePolicy, unflagged: Sequence[CaseTest]
+    flagged: Sequence[CaseTest], ref: Digest, new: Digest, unflagged: Sequence[CaseTest]
 ) -> dict[tuple[str, str], SecondTest]:
     missing_case = CaseDigest(absent=NOT_IN_RUN)
     cases = [test for test in flagged if not test.is_together]
@@ -349,7 +376,7 @@ def _interleaved_tests(
         for case in [test.match.case]
     ]
     other_matches = [test.match for test in unflagged if test.match.interleaved]
-    differences = paired_differences(matches, policy.variance, other_matches)
+    differences = paired_differences(matches, other_matches)
     tests = {
         match.key: _second_interleaved_test(match, differences.get(match.key), test.limit.value)
         for test, match in zip(cases, matches, strict=True)
@@ -374,7 +401,7 @@ def _interleaved_test_together(test: CaseTest, ref: Digest, new: Digest) -> Seco
     ref_means = [mean([ref for ref, _ in row]) for row in rows]
     median_changes = [median([new_means - ref for ref, new_means in row]) for row in rows]
     new_means = [ref + change for ref, change in zip(ref_means, median_changes, strict=True)]
-    match = replace(test.match, new_logs=new_means, days=[[ref_means]], interleaved=True)
+    match = replace(test.match, new_logs=new_means, days=[ref_means], interleaved=True)
     return SecondTest(estimate=estimate(match, paired(match.pairs), test.limit.value), digest=CaseDigest())
 
 
@@ -401,14 +428,15 @@ def _second_session_test(
     if new_match.verdict:
         return _untestable(new_match.verdict, new_match.reason, new)
     assumed = policy.assumed_of(match.metric)
-    deviation = session_deviation(new_match.days, new_match.new_logs, assumed, test.variance.prior)
-    own_variance = deviation.process_variance / len(new_match.new_logs)
+    deviation = session_deviation(new_match.days, new_match.new_logs, assumed, test.shared)
     difference = deviation.difference
     if change and not (is_complete or is_same_hour):
         common_match = match_together(change, common)
         error = session_deviation(common_match.days, common_match.new_logs, assumed).difference.error
         difference = replace(difference, error=math.hypot(difference.error, error))
-    return SecondTest(estimate=estimate(new_match, difference, test.limit.value, own_variance), digest=new)
+    return SecondTest(
+        estimate=estimate(new_match, difference, test.limit.value, deviation.own_variance), digest=new
+    )
 
 
 def _second_interleaved_test(

@@ -1,11 +1,11 @@
-"""Check of a run: sessions, run and second measurement become findings, with advice. Pure."""
+"""Check of a run: sessions, run and second measurement become findings, endings and an exit code. Pure."""
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 
 from benchbench.analyse.digest import CaseDigest, Digest, with_partner_ids, work_change
 from benchbench.analyse.metrics import Metric
@@ -14,15 +14,24 @@ from benchbench.judging.case_tests import (
     TOGETHER,
     CaseTest,
     Confirmation,
+    GatePolicy,
     SecondTest,
     interleaved_tests,
     second_tests,
     session_tests,
 )
-from benchbench.judging.comparison import ALPHA, THRESHOLD, CommonFactor, common_factor
+from benchbench.judging.comparison import (
+    ALPHA,
+    NOISY_SESSIONS,
+    ON_THE_EDGE,
+    THRESHOLD,
+    TOO_NOISY,
+    CommonFactor,
+    common_factor,
+)
 from benchbench.judging.pairs import run_changes, version_suspect
-from benchbench.judging.session_cases import BaselineMatch, GatePolicy
-from benchbench.judging.sessions import MIN_SESSIONS, SessionDeviation
+from benchbench.judging.session_cases import BaselineMatch
+from benchbench.judging.sessions import MIN_SESSIONS
 from benchbench.judging.significance import (
     Estimate,
     Family,
@@ -32,100 +41,11 @@ from benchbench.judging.significance import (
     family_size,
 )
 from benchbench.model.case import Verdict
-from benchbench.model.options import Isolation, Rule
+from benchbench.model.options import Inconclusive, Isolation, Rule
 from benchbench.model.run import Policy
-from benchbench.stats import Difference, bounded_exp, median, t_quantile, t_tail, tost
-
-HALVINGS = 40
-MAX_ERRORS = 30.0  # standard errors; beyond, the tails underflow
-
-
-def likely_size(difference: Difference, margin: float, level: float) -> float:
-    """Likely size of a significant change, as a logarithm, corrected for selection.
-
-    Only changes beyond a limit are called: the `margin` of the threshold and significance at the one-sided
-    `level`. The result is the size for which half of the called estimates would be larger than this one,
-    a median-unbiased estimate given the selection (Fithian, Sun & Taylor 2014, "Optimal inference after model
-    selection"). It is at least `margin`.
-    """
-    observed, error, degrees = abs(difference.mid), difference.error, difference.degrees
-    limit = min(observed, max(margin, t_quantile(1 - level, degrees) * error))
-
-    def beyond(size: float) -> float:
-        """Share of called estimates that are larger than this one."""
-        return t_tail((size - observed) / error, degrees) / t_tail((size - limit) / error, degrees)
-
-    low, high = max(margin, observed - MAX_ERRORS * error), observed
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if beyond(middle) < 1 / 2 else (low, middle)
-    return low
-
+from benchbench.stats import detectable, median, tost
 
 MAX_SESSIONS = 10  # of a machine in a baseline: older ones show other weather
-MAX_ROUNDS = 100
-SPREAD_TOO_LARGE = "sessions differ too much for this threshold: interleave with the baseline's code (--ab)"
-TOO_CLOSE = f"too close to the threshold to be decided in {MAX_ROUNDS} rounds"
-
-
-def advice(estimate: Estimate, deviation: SessionDeviation | None, family: Family) -> str:
-    """Number of additional sessions or rounds that would decide the case if estimate and noise stay the same.
-
-    `deviation`: from the sessions; None if both sides were interleaved.
-    """
-    if deviation is None or estimate.interleaved:
-        return _rounds_of_pairs(estimate, family)
-    if deviation.is_provisional:
-        missing_days = MIN_SESSIONS - deviation.days
-        sessions = count_of(missing_days, "more session")
-        return f"{sessions} on other days would show how they differ"
-    return _more_sessions(estimate, deviation, family) or _more_rounds(estimate, deviation, family)
-
-
-def _rounds_of_pairs(estimate: Estimate, family: Family) -> str:
-    count, error = estimate.against, estimate.difference.error
-    for rounds in range(count + 1, MAX_ROUNDS + 1):
-        degrees = max(rounds - 1, estimate.difference.degrees)
-        if _is_decided(estimate, error * math.sqrt(count / rounds), degrees, family):
-            return f"about {rounds} rounds would decide"
-    return TOO_CLOSE
-
-
-def _more_sessions(estimate: Estimate, deviation: SessionDeviation, family: Family) -> str:
-    """Advice if the variance between sessions is the larger part of the error; else an empty string."""
-    for days in range(deviation.days + 1, MAX_SESSIONS + 1):
-        error = deviation.predicted_deviation * math.sqrt(1 + 1 / days)
-        is_session_error = error >= _processes_error(deviation, estimate.processes)
-        degrees = max(days - 1, estimate.difference.degrees)  # more where other cases tell as well
-        if is_session_error and _is_decided(estimate, error, degrees, family):
-            return f"about {count_of(days - deviation.days, 'more session')} on other days would decide"
-    return ""
-
-
-def _more_rounds(estimate: Estimate, deviation: SessionDeviation, family: Family) -> str:
-    """Advice if the variance between processes is the larger part of the error."""
-    floor = deviation.predicted_deviation * math.sqrt(1 + 1 / deviation.days)
-
-    def is_decided(rounds: int) -> bool:
-        error = max(floor, _processes_error(deviation, rounds))
-        return _is_decided(estimate, error, estimate.difference.degrees, family)
-
-    counts = range(estimate.processes + 1, MAX_ROUNDS + 1)
-    first = bisect_left(counts, True, key=is_decided)  # the error only falls with their number
-    return f"about {counts[first]} rounds would decide" if first < len(counts) else SPREAD_TOO_LARGE
-
-
-def _processes_error(deviation: SessionDeviation, rounds: int) -> float:
-    """Standard error from the processes, with `rounds` of them in the run."""
-    return math.sqrt(deviation.process_variance / rounds + deviation.stored_variance)
-
-
-def _is_decided(estimate: Estimate, error: float, degrees: float, family: Family) -> bool:
-    """True if the same estimate would be within the threshold, or significant beyond it."""
-    size = abs(estimate.difference.mid)
-    if size < estimate.margin:
-        return size + t_quantile(0.95, degrees) * error < estimate.margin
-    return size >= t_quantile(1 - family.level, degrees) * error
 
 
 NOT_PLANNED = "in the baseline, but not in the plan of the run"
@@ -292,7 +212,7 @@ def _finding(
         threshold_from=test.limit.source,
         spread=test.deviation.spread if test.deviation else None,
         provisional=test.is_provisional,
-        heavy_tails=test.variance.heavy_tails,
+        heavy_tails=test.heavy_tails,
         first=first,
         confirmation=second.result if second else None,
         steady=not any(side.unsteady for side in sides),
@@ -300,7 +220,6 @@ def _finding(
         lost=test.match.is_unrunnable,
         seen=untested_medians(test.match) if verdict is Verdict.INSUFFICIENT and first is None else None,
         reason=reason,
-        size=likely_ratio(verdict, test, second, family),
         work="" if verdict is Verdict.INCOMPARABLE else work_change(test.match.newest, test.match.new),
     )
 
@@ -359,7 +278,18 @@ def _verdict_of(
         return (Verdict.FASTER, "") if estimate.worsening.mid < 0 else _slower(test, estimate)
     if tost(estimate.difference, estimate.margin) < ALPHA:
         return Verdict.SAME, ""
-    return Verdict.INCONCLUSIVE, advice(estimate, test.deviation, family)
+    return Verdict.INCONCLUSIVE, _undecided_reason(test, estimate, family)
+
+
+def _undecided_reason(test: CaseTest, estimate: Estimate, family: Family) -> str:
+    """The reason, which names what would decide the case."""
+    deviation = None if estimate.interleaved else test.deviation
+    if deviation and deviation.is_provisional:
+        missing_days = count_of(MIN_SESSIONS - deviation.days, "more session")
+        return f"{missing_days} on other days would show how they differ"
+    if detectable(estimate.difference, family.level) <= estimate.margin:
+        return ON_THE_EDGE
+    return NOISY_SESSIONS if deviation and deviation.sessions_dominate else TOO_NOISY
 
 
 def _slower(test: CaseTest, estimate: Estimate) -> tuple[Verdict, str]:
@@ -367,22 +297,9 @@ def _slower(test: CaseTest, estimate: Estimate) -> tuple[Verdict, str]:
         return Verdict.SLOWER, ""
     if test.deviation and test.deviation.is_provisional:
         return Verdict.PROVISIONAL, f"slower, on {test.deviation.days} of {MIN_SESSIONS} sessions"
-    if test.variance.heavy_tails:
+    if test.heavy_tails:
         return Verdict.PROVISIONAL, OUTLYING_SESSIONS
     return Verdict.SLOWER, ""
-
-
-def likely_ratio(verdict: Verdict, test: CaseTest, second: SecondTest | None, family: Family) -> float | None:
-    """Likely ratio new / ref of a significant change, corrected for selection; None for other verdicts."""
-    if verdict not in (Verdict.SLOWER, Verdict.PROVISIONAL, Verdict.FASTER):
-        return None
-    decisive = second.estimate if second else test.estimate
-    assert decisive
-    level = family.level
-    if decisive.interleaved:  # of a family of its own, and no p is below the two-sided one
-        level = ALPHA / max(second.result.family if second and second.result else family.size, 2)
-    size = likely_size(decisive.difference, decisive.margin, level)
-    return bounded_exp(math.copysign(size, decisive.difference.mid))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -407,8 +324,7 @@ class CaseFinding:
     `first`, `confirmation`: results of the tests; None if there was none. `spread`: measured between the
     sessions, as a fraction; if `provisional`, an assumed one is included. `heavy_tails`: some sessions are
     outliers. `lost`: the case was requested but cannot run. `reason`: explanation of an undecided verdict,
-    or the suspected cause of a change. `size`: likely ratio new / ref of a significant change, corrected
-    for selection. `work`: how the computation of the case has changed.
+    or the suspected cause of a change. `work`: how the computation of the case has changed.
     """
 
     case: str
@@ -426,7 +342,6 @@ class CaseFinding:
     stopped_by: tuple[str, ...]
     lost: bool
     reason: str
-    size: float | None = None
     seen: UntestedMedians | None = None
     work: str = ""
 
@@ -466,3 +381,87 @@ class GateResult:
                 if finding.flagged or (finding.first and finding.metric in flagged_metrics)
             )
         )
+
+
+Cause = CaseFinding | MissingRecords
+
+
+class Ending(Enum):
+    """Reason why a check does not pass, in the order of the report; the value is its name in JSON."""
+
+    NOTHING_TESTED = "nothing_tested"
+    INCOMPLETE = "incomplete"
+    REGRESSED = "regressed"
+    FAILED = "failed"
+    NOT_COMPARABLE = "not_comparable"
+    PROVISIONAL = "provisional"
+    INCONCLUSIVE = "inconclusive"
+
+    @property
+    def code(self) -> int:
+        """Exit code of a process with this ending (docs/checking.md)."""
+        return EXIT_CODES[self]
+
+
+EXIT_CODES: Mapping[Ending, int] = {
+    Ending.REGRESSED: 10,
+    Ending.FAILED: 4,
+    Ending.NOTHING_TESTED: 11,
+    Ending.INCOMPLETE: 11,
+    Ending.NOT_COMPARABLE: 11,
+    Ending.PROVISIONAL: 12,
+    Ending.INCONCLUSIVE: 13,
+}  # most serious first
+REPORT_ONLY = (Ending.REGRESSED, Ending.PROVISIONAL, Ending.INCONCLUSIVE)  # with --exit-zero
+DECIDED = (Verdict.SAME, Verdict.FASTER, Verdict.SLOWER)
+VERDICTS = {
+    Ending.REGRESSED: (Verdict.SLOWER,),
+    Ending.FAILED: (Verdict.BROKEN,),
+    Ending.NOT_COMPARABLE: (Verdict.INCOMPARABLE,),
+    Ending.PROVISIONAL: (Verdict.PROVISIONAL,),
+    Ending.INCONCLUSIVE: (Verdict.INCONCLUSIVE, Verdict.INSUFFICIENT),
+}
+
+
+def endings(result: GateResult) -> dict[Ending, list[Cause]]:
+    """Endings of the check with their causes, in the order of the report; empty if every case was decided.
+
+    A set-up that is broken, incomplete or without anything to compare is neither a regression nor a pass. A
+    case measured on both sides counts as compared, even if it was too noisy to be tested.
+    """
+    causes: dict[Ending, list[Cause]] = {Ending.NOTHING_TESTED: [], Ending.INCOMPLETE: [*result.missing]}
+    for ending, verdicts in VERDICTS.items():
+        causes[ending] = [
+            finding for finding in (*result.together, *result.findings) if finding.verdict in verdicts
+        ]
+    causes[Ending.NOT_COMPARABLE] += [finding for finding in result.findings if finding.lost]
+    is_compared = result.tested or any(finding.seen for finding in result.findings)
+    empty_endings = set() if is_compared else {Ending.NOTHING_TESTED}
+    return {ending: causes[ending] for ending in Ending if causes[ending] or ending in empty_endings}
+
+
+def exit_code(
+    result: GateResult, *, inconclusive: Inconclusive | None = None, exit_zero: bool = False
+) -> int:
+    """Exit code for the most serious ending. `exit_zero`: no result of a comparison fails the check."""
+    ignored: Sequence[Ending] = ()
+    if exit_zero:
+        ignored = REPORT_ONLY
+    elif not fails_undecided(result, inconclusive):
+        ignored = (Ending.INCONCLUSIVE,)
+    present = endings(result)
+    return next(
+        (code for ending, code in EXIT_CODES.items() if ending in present and ending not in ignored), 0
+    )
+
+
+def fails_undecided(result: GateResult, inconclusive: Inconclusive | None) -> bool:
+    """True if undecided cases fail the check: by default, if no case was decided."""
+    if inconclusive is None:
+        return decided_count(result.findings) == 0
+    return inconclusive is Inconclusive.FAIL
+
+
+def decided_count(findings: Sequence[CaseFinding]) -> int:
+    """Number of cases that the tests decided."""
+    return sum(finding.verdict in DECIDED for finding in findings)

@@ -1,11 +1,13 @@
-"""Comparison of two runs: the verdict on each case, and the operators that explain slower ones."""
+"""Comparison of two runs: the verdict on each case, the operators that explain slower ones, and claims."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
 
@@ -39,7 +41,7 @@ from benchbench.judging.variance import (
     shared_variance,
 )
 from benchbench.model.case import Verdict
-from benchbench.model.options import Variance
+from benchbench.model.function import Agreement
 from benchbench.model.profile import Profile
 from benchbench.model.run import Run, RunInfo
 from benchbench.profiling import OperatorTable, difference, operator_table
@@ -109,7 +111,6 @@ class Comparison:
     geomean: float | None
     common: CommonFactor | None = None
     interleaved: bool = False  # the runs are partners, and each round's processes a pair
-    variance: Variance = Variance.SHARED
     modes: bool = False
     drifts: Mapping[str, Drift] = field(default_factory=dict)
     apart: SessionGap | None = None
@@ -150,7 +151,6 @@ def compare_runs(
     new: Run,
     metric: Metric = METRICS[0],
     threshold: float = THRESHOLD,
-    variance: Variance = Variance.SHARED,
     between: Mapping[str, SessionSpread] = MappingProxyType({}),
 ) -> Comparison:
     """Compare the cases of two runs; a `threshold` of 0.03 is 3 %.
@@ -158,17 +158,15 @@ def compare_runs(
     Each process is one value: the logarithm of its median step (Kalibera & Jones 2013). Slower and faster
     need a significant Welch's t after Holm's adjustment, and an estimate that reaches the threshold; same
     needs the 90 % interval within it. Interleaved runs are compared by the differences of each round's pair.
-    `variance`: whether the variance of processes is estimated over all cases or of each case alone.
     `between`: variance between sessions by case, which the intervals of runs of different hours include.
     docs/comparing.md has the evidence for this rule.
     """
     before, after = digest(ref), digest(new)
     partners = are_interleaved(before, after)
     pairs = (match_partners if partners else match_runs)(before, after, metric)
-    groups = [group for pair in pairs if pair.verdict is None for group in pair.groups]
-    modes = variance is Variance.SHARED and are_clustered(groups)
+    modes = are_clustered(group for pair in pairs if pair.verdict is None for group in pair.groups)
     drifts = _drifts(before, after, metric)
-    tested = _tested_differences(pairs, variance, list(drifts.values()), modes=modes)
+    tested = _tested_differences(pairs, list(drifts.values()), modes=modes)
     gap_s = seconds_apart(before, after, metric)
     spreads = {case: between[case] for case in tested if case in between} if gap_s else {}
     process_differences = dict(tested)
@@ -198,7 +196,6 @@ def compare_runs(
         geomean=_exp(mean(log_changes) if log_changes else None),
         common=None if partners else common_factor(log_changes, threshold),
         interleaved=partners,
-        variance=variance,
         modes=modes,
         drifts=drifts,
         apart=_session_gap(gap_s, list(spreads.values())) if gap_s else None,
@@ -236,13 +233,11 @@ def _drifts(ref: Digest, new: Digest, metric: Metric) -> dict[str, Drift]:
 
 
 def _tested_differences(
-    pairs: Sequence[Pair], variance: Variance, drifts: Sequence[Drift], *, modes: bool
+    pairs: Sequence[Pair], drifts: Sequence[Drift], *, modes: bool
 ) -> dict[str, Difference]:
     """Difference of each case that is tested."""
     differences = {p.case: p.difference for p in pairs if p.verdict is None and p.difference is not None}
-    moderated = list(differences.values())
-    if variance is not Variance.OWN:
-        moderated = (at_least_the_mean if modes else shared_variance)(moderated)
+    moderated = (at_least_the_mean if modes else shared_variance)(list(differences.values()))
     return dict(zip(differences, add_drifts(drifts, moderated), strict=True))
 
 
@@ -401,3 +396,57 @@ def common_factor(log_ratios: Sequence[float], threshold: float) -> CommonFactor
     if abs(common) < math.log1p(threshold) or moving < MIN_SHARE * len(log_ratios):
         return None
     return CommonFactor(ratio=math.exp(common), cases=len(log_ratios), moving=moving)
+
+
+MARGIN = 0.05  # a speed-up that misses the claim by less is confirmed: code alignment alone makes 3 %
+
+
+class ClaimVerdict(StrEnum):
+    """Verdict on a claimed speed-up."""
+
+    CONFIRMED = "confirmed"
+    REFUTED = "refuted"
+    UNDECIDED = "undecided"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A claim that `new` of the comparison is `speedup` times as fast as `ref`, and the evidence."""
+
+    speedup: float
+    agreement: Agreement
+    comparison: Comparison
+
+    @property
+    def measured(self) -> CaseComparison:
+        """Comparison of the two functions."""
+        (case,) = self.comparison.verdicts
+        return case
+
+    @property
+    def interval(self) -> tuple[float, float, float] | None:
+        """(speed-up, low, high) with its 95 % interval; None without two processes of each function."""
+        ratio, low, high = self.measured.ratio, self.measured.low, self.measured.high
+        return (1 / ratio, 1 / high, 1 / low) if ratio and low and high else None
+
+    @property
+    def verdict(self) -> ClaimVerdict:
+        """The verdict: a claim needs equal results and a speed-up that is at least the claimed one."""
+        if self.agreement.equal is False:
+            return ClaimVerdict.REFUTED
+        if self.interval is None:
+            return ClaimVerdict.UNDECIDED
+        _, low, high = self.interval
+        if low * (1 + MARGIN) >= self.speedup:
+            return ClaimVerdict.CONFIRMED if self.agreement.equal else ClaimVerdict.UNDECIDED
+        return ClaimVerdict.REFUTED if high < self.speedup else ClaimVerdict.UNDECIDED
+
+
+def claimed_speedup(text: float | str) -> float:
+    """The number of a claim: `2`, `2x`, `1.5×`. Raises UsageError."""
+    if isinstance(text, str):
+        match = re.fullmatch(r"([0-9]+(?:[.][0-9]+)?) *[x×]?", text.strip(), re.ASCII)
+        text = float(match[1]) if match else math.nan
+    if not 0 < text < math.inf:
+        raise UsageError("The claim is not a speed-up.", "Write --claim 2x for twice as fast.")
+    return float(text)

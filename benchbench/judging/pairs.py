@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from benchbench.analyse.digest import (
-    STEADY_METRICS,
     CaseDigest,
     Digest,
     attribute_changes,
@@ -124,14 +123,17 @@ def pair_interleaved(ref: CaseDigest, new: CaseDigest, metric: Metric) -> Pair:
     has_doubts = bool(ref.doubts and new.doubts)
     may_be_explained = not has_doubts or max(fair.other_excess, fair.reference_excess) > NEGLIGIBLE_EXCESS
     may_be_explained = may_be_explained and not (has_doubts and is_beyond_doubt(fair))
+    disagreement = _of_sides(ref.disagreement(metric), new.disagreement(metric))
+    unsteadiness = _of_sides(ref.unsteadiness(metric), new.unsteadiness(metric))
+    disturbance = _of_sides(ref.disturbance(metric), new.disturbance(metric))
     verdict, reason = (
-        _mismatch([side.incomparable for side in (ref, new) if side.incomparable])
+        incomparable([side.incomparable for side in (ref, new) if side.incomparable])
         or ((Verdict.NEW, ref.absent) if new.skipped_for_partner else None)
         or _absence(ref, new)
-        or _mismatch(work_mismatches(ref, new))
-        or (not fair.took_turns and _disagreement(ref, new, metric))
+        or incomparable(work_mismatches(ref, new))
+        or (not fair.took_turns and insufficient(disagreement))
         or _too_few_pairs(len(fair.changes), metric)
-        or (may_be_explained and (_unsteadiness(ref, new, metric) or _disturbance(ref, new, metric)))
+        or (may_be_explained and (insufficient(unsteadiness) or insufficient(disturbance)))
         or (None, "")
     )
     ref_logs_by_round = dict(ref.logs_by_round(metric))
@@ -227,13 +229,16 @@ def _pair(
     ref_logs, new_logs = _first_rounds(*all_logs, policies)
     planned_rounds = (policies[0].planned, policies[1].planned)
     mismatches = [*mismatches, *case_mismatches(ref, new)]
+    disagreement = _of_sides(ref.disagreement(metric), new.disagreement(metric))
+    unsteadiness = _of_sides(ref.unsteadiness(metric), new.unsteadiness(metric))
+    disturbance = _of_sides(ref.disturbance(metric), new.disturbance(metric))
     verdict, reason = (
         _absence(ref, new)
-        or _mismatch(mismatches)
-        or _disagreement(ref, new, metric)
+        or incomparable(mismatches)
+        or insufficient(disagreement)
         or _too_few_processes(len(ref_logs), len(new_logs), metric)
-        or _unsteadiness(ref, new, metric)
-        or _disturbance(ref, new, metric)
+        or insufficient(unsteadiness)
+        or insufficient(disturbance)
         or part_difference((ref, new), metric)
         or (None, "")
     )
@@ -273,7 +278,8 @@ def _first_rounds(
     return ref[:first], new[:second]
 
 
-def _mismatch(mismatches: Sequence[str]) -> tuple[Verdict, str] | None:
+def incomparable(mismatches: Sequence[str]) -> tuple[Verdict, str] | None:
+    """Verdict from differences that prevent a comparison; None without any."""
     return (Verdict.INCOMPARABLE, "; ".join(mismatches)) if mismatches else None
 
 
@@ -296,21 +302,16 @@ def _too_few_processes(ref: int, new: int, metric: Metric) -> tuple[Verdict, str
     return Verdict.INSUFFICIENT, f"{counts}, each side needs {MIN_PROCESSES}"
 
 
-def _disagreement(ref: CaseDigest, new: CaseDigest, metric: Metric) -> tuple[Verdict, str] | None:
-    return _insufficient(ref.disagreement(metric), new.disagreement(metric))
+def insufficient(reason: str) -> tuple[Verdict, str] | None:
+    """Verdict from the reason why processes cannot be used; None without a reason."""
+    return (Verdict.INSUFFICIENT, reason) if reason else None
 
 
-def _disturbance(ref: CaseDigest, new: CaseDigest, metric: Metric) -> tuple[Verdict, str] | None:
-    """Verdict if other programs used the device during a measurement, which may explain a difference."""
-    return _insufficient(ref.disturbance(metric), new.disturbance(metric))
-
-
-def _insufficient(ref: str, new: str) -> tuple[Verdict, str] | None:
-    """Verdict from the reasons against either side, naming the side."""
+def _of_sides(ref: str, new: str) -> str:
+    """Reasons against either side, naming the side."""
     if ref and ref == new:
-        return Verdict.INSUFFICIENT, f"both: {ref}"
-    sides = [f"{name}: {text}" for name, text in (("ref", ref), ("new", new)) if text]
-    return (Verdict.INSUFFICIENT, "; ".join(sides)) if sides else None
+        return f"both: {ref}"
+    return "; ".join(f"{name}: {text}" for name, text in (("ref", ref), ("new", new)) if text)
 
 
 def part_difference(sides: Iterable[CaseDigest], metric: Metric) -> tuple[Verdict, str] | None:
@@ -322,10 +323,3 @@ def part_difference(sides: Iterable[CaseDigest], metric: Metric) -> tuple[Verdic
         Verdict.INSUFFICIENT,
         f"the run was resumed, and its parts are {ratio(math.exp(log_difference))} apart",
     )
-
-
-def _unsteadiness(ref: CaseDigest, new: CaseDigest, metric: Metric) -> tuple[Verdict, str] | None:
-    if metric.name not in STEADY_METRICS or not ref.unsteady + new.unsteady:
-        return None
-    counts = f"{ref.unsteady} v {new.unsteady} processes"
-    return Verdict.INSUFFICIENT, f"still warming up when measured, in {counts}"

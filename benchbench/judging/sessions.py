@@ -6,11 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Protocol
 
 from benchbench.judging.variance import HOUR_S
 from benchbench.reading import unix_time
-from benchbench.stats import Difference, deviation, mean
+from benchbench.stats import Difference, VariancePrior, deviation, mean, variance_prior
 
 DAY_S = 20 * HOUR_S  # shorter than 24 h: a nightly job that starts a few hours early counts as another day
 MIN_SESSIONS = 5  # days with sessions; if there are fewer, an assumed spread replaces the missing ones
@@ -20,114 +19,17 @@ MIN_SESSIONS = 5  # days with sessions; if there are fewer, an assumed spread re
 ASSUMED_SHARED, ASSUMED_DEDICATED = 0.07, 0.02
 MIN_DEVIATION = 1e-4  # standard deviation: equal values must not make every difference significant
 ASSUMED_MEMORY = 0.02  # upper limit for memory metrics, which hardly depend on other programs
-
-LogsByHour = Sequence[Sequence[float]]  # one day: for each hour, the logarithms of its processes
-
-
-class SessionPrior(Protocol):
-    """Knowledge from all cases of a check about the variance between the sessions of one case."""
-
-    def posterior(self, variance: float, degrees: float) -> tuple[float, float]:
-        """Variance and degrees of freedom to assume for a case, given the case's own."""
-
-
-@dataclass(frozen=True, slots=True)
-class SessionDeviation:
-    """Deviation of a run from the sessions of `days` days, and the deviation expected of a further session.
-
-    `spread`: measured standard deviation of a session's logarithm; None for one session.
-    `predicted_deviation`: the standard deviation that the test uses, which includes the assumed spread while
-    there are fewer than `MIN_SESSIONS` days. `process_variance`: variance of the logarithms of processes
-    within an hour. `stored_variance`: contribution of the sessions' processes to the squared error.
-    """
-
-    difference: Difference
-    spread: float | None
-    days: int
-    predicted_deviation: float
-    process_variance: float
-    stored_variance: float
-
-    @property
-    def is_provisional(self) -> bool:
-        """Whether the error includes an assumed spread because days are missing."""
-        return self.days < MIN_SESSIONS
-
-
-def session_deviation(
-    days: Sequence[LogsByHour], new: Sequence[float], assumed: float, prior: SessionPrior | None = None
-) -> SessionDeviation:
-    """Deviation of the run `new` (logarithms of its processes) from the sessions of `days`.
-
-    The run counts as one hour of a further day. Hours are nested in days: the mean of a day with H hours has
-    the variance σ_d² + σ_h²/H and a new run has σ_d² + σ_h², so the difference σ_h² (1 − 1/H) is added. The
-    difference from the mean of K days has the error s √(1 + 1/K) and K − 1 degrees of freedom. From
-    `MIN_SESSIONS` days on, `prior` moderates s and its degrees of freedom. Below, each missing day is taken
-    to deviate by `assumed`, with the degrees of freedom of `MIN_SESSIONS` days. If the error that the
-    processes alone explain is larger, it is used instead. Raises ValueError if there is no session, or one
-    without a value.
-    """
-    if not (new and days and all(day and all(day) for day in days)):
-        raise ValueError("a session without a value")
-    count = len(days)
-    hour_means = [[mean(logs) for logs in day] for day in days]
-    day_values = [mean(day) for day in hour_means]
-    measured_between = deviation(day_values) ** 2 if count > 1 else 0.0
-    averaged_out = pooled_variance(hour_means)[0] * (1 - mean([1 / len(day) for day in days]))
-    between_days, degrees_between = _variance_between_days(measured_between, count, assumed, prior)
-    variance, degrees = pooled_variance([*(logs for day in days for logs in day), new])
-    process_variance = max(variance, MIN_DEVIATION**2) if degrees else 0.0
-    stored_variance = process_variance * sum(1 / sum(map(len, day)) for day in days) / count**2
-    error = math.sqrt(
-        max(between_days * (1 + 1 / count) + averaged_out, process_variance / len(new) + stored_variance)
-    )
-    return SessionDeviation(
-        difference=Difference(mean(new) - mean(day_values), error, degrees_between),
-        spread=math.sqrt(measured_between + averaged_out) if count > 1 else None,
-        days=count,
-        predicted_deviation=math.sqrt(between_days + averaged_out),
-        process_variance=process_variance,
-        stored_variance=stored_variance,
-    )
-
-
-def day_means(days: Sequence[LogsByHour]) -> list[float]:
-    """Mean logarithm of each day: the mean of its hours' means."""
-    return [mean([mean(logs) for logs in day]) for day in days]
-
-
-def _variance_between_days(
-    variance: float, count: int, assumed: float, prior: SessionPrior | None
-) -> tuple[float, float]:
-    """Variance between days and its degrees of freedom, from the measured `variance` of `count` days.
-
-    Each day missing to `MIN_SESSIONS` contributes `assumed`². The degrees of freedom are then those of
-    `MIN_SESSIONS` days, so that an additional day never makes a check less sensitive.
-    """
-    if missing_days := max(MIN_SESSIONS - count, 0):
-        variance = ((count - 1) * variance + missing_days * assumed**2) / (MIN_SESSIONS - 1)
-        return max(variance, MIN_DEVIATION**2), MIN_SESSIONS - 1
-    variance = max(variance, MIN_DEVIATION**2)
-    return prior.posterior(variance, count - 1) if prior else (variance, count - 1)
+Days = Sequence[Sequence[float]]  # for each day, the logarithms of the processes of its session
 
 
 def days_of(started: Sequence[str]) -> list[int]:
     """Number of each session's day, from 0. A day lasts `DAY_S` from its first session on."""
-    return _number_by_time(started, DAY_S)
-
-
-def hours_of(started: Sequence[str]) -> list[int]:
-    """Number of each session's hour, from 0. An hour begins with its first session."""
-    return _number_by_time(started, HOUR_S)
-
-
-def _number_by_time(started: Sequence[str], length_s: float) -> list[int]:
-    numbers, group, first = dict[int, int](), -1, -math.inf
+    numbers, day, first = dict[int, int](), -1, -math.inf
     for index in sorted(range(len(started)), key=lambda number: (_start_time(started[number]), number)):
         now = _start_time(started[index])
-        if not now - first < length_s:  # also true if the time is unknown (inf − inf is nan)
-            group, first = group + 1, now
-        numbers[index] = group
+        if not now - first < DAY_S:  # also true if the time is unknown (inf − inf is nan)
+            day, first = day + 1, now
+        numbers[index] = day
     return [numbers[index] for index in range(len(started))]
 
 
@@ -138,6 +40,80 @@ def _start_time(text: str) -> float:
         return math.inf
 
 
+@dataclass(frozen=True, slots=True)
+class SessionDeviation:
+    """Deviation of a run from the sessions of `days` days, and the deviation expected of a further session.
+
+    `spread`: measured standard deviation of a session's logarithm; None for one session.
+    `predicted_deviation`: the standard deviation that the test uses, which includes the assumed spread while
+    there are fewer than `MIN_SESSIONS` days. `own_variance`: contribution of the run's processes to the
+    squared error. `sessions_dominate`: the error comes from the sessions rather than from the processes.
+    """
+
+    difference: Difference
+    spread: float | None
+    days: int
+    predicted_deviation: float
+    own_variance: float
+    sessions_dominate: bool
+
+    @property
+    def is_provisional(self) -> bool:
+        """Whether the error includes an assumed spread because days are missing."""
+        return self.days < MIN_SESSIONS
+
+
+def session_deviation(
+    days: Days, new: Sequence[float], assumed: float, shared: SharedVariance | None = None
+) -> SessionDeviation:
+    """Deviation of the run `new` (logarithms of its processes) from the sessions of `days`.
+
+    The difference from the mean of K days has the error s √(1 + 1/K) and K − 1 degrees of freedom. From
+    `MIN_SESSIONS` days on, s and its degrees of freedom are those of all cases, if `shared` is given. Below,
+    each missing day is taken to deviate by `assumed`, with the degrees of freedom of `MIN_SESSIONS` days. If
+    the error that the processes alone explain is larger, it is used instead. Raises ValueError if there is no
+    session, or one without a value.
+    """
+    if not (new and days and all(days)):
+        raise ValueError("a session without a value")
+    count, day_values = len(days), day_means(days)
+    own = deviation(day_values) ** 2 if count > 1 else 0.0
+    between_days, degrees_between = variance_between_days(own, count, assumed, shared)
+    variance, degrees = pooled_variance([*days, new])
+    process_variance = max(variance, MIN_DEVIATION**2) if degrees else 0.0
+    session_square = between_days * (1 + 1 / count)
+    process_square = process_variance * (1 / len(new) + sum(1 / len(day) for day in days) / count**2)
+    error = math.sqrt(max(session_square, process_square))
+    return SessionDeviation(
+        difference=Difference(mean(new) - mean(day_values), error, degrees_between),
+        spread=math.sqrt(own) if count > 1 else None,
+        days=count,
+        predicted_deviation=math.sqrt(between_days),
+        own_variance=process_variance / len(new),
+        sessions_dominate=session_square >= process_square,
+    )
+
+
+def day_means(days: Days) -> list[float]:
+    """Mean logarithm of each day."""
+    return [mean(logs) for logs in days]
+
+
+def variance_between_days(
+    variance: float, count: int, assumed: float, shared: SharedVariance | None = None
+) -> tuple[float, float]:
+    """Variance between days and its degrees of freedom, from the measured `variance` of `count` days.
+
+    Each day missing to `MIN_SESSIONS` contributes `assumed`². The degrees of freedom are then those of
+    `MIN_SESSIONS` days, so that an additional day never makes a check less sensitive.
+    """
+    if missing_days := max(MIN_SESSIONS - count, 0):
+        variance = ((count - 1) * variance + missing_days * assumed**2) / (MIN_SESSIONS - 1)
+        return max(variance, MIN_DEVIATION**2), MIN_SESSIONS - 1
+    variance = max(variance, MIN_DEVIATION**2)
+    return shared.of_case(variance, count - 1) if shared else (variance, count - 1)
+
+
 def pooled_variance(groups: Sequence[Sequence[float]]) -> tuple[float, int]:
     """Variance within groups, and its degrees of freedom."""
     several = [values for values in groups if len(values) > 1]
@@ -146,8 +122,71 @@ def pooled_variance(groups: Sequence[Sequence[float]]) -> tuple[float, int]:
     return (squares / degrees if degrees else 0.0), degrees
 
 
-DayMeans = Sequence[float]  # of one case: the mean logarithm of each day
-MIN_KURTOSIS_COUNT = 5  # values; the test of the kurtosis needs as many
+HEAVY_TAILS_P = 0.05  # for five sessions; smaller for a larger number of sessions
+SKEWED_P = 0.01  # likewise
+
+
+@dataclass(frozen=True, slots=True)
+class SharedVariance:
+    """Variance between sessions, estimated from all cases of a check.
+
+    `heavy_tails`: some sessions are far from the rest, and a further session of any case may be. A case that
+    is slower than such sessions is provisional.
+    """
+
+    prior: VariancePrior
+    heavy_tails: bool = False
+
+    def of_case(self, variance: float, degrees: float) -> tuple[float, float]:
+        """Moderated variance and degrees of freedom of a case, given its own.
+
+        With heavy tails it is at least the mean variance of all cases, with at most `MIN_SESSIONS` − 1
+        degrees of freedom: the tails are then about as heavy as those of sessions with a t₃ distribution.
+        """
+        variance, degrees = self.prior.posterior(variance, degrees)
+        return variance, min(degrees, MIN_SESSIONS - 1) if self.heavy_tails else degrees
+
+
+def shared_variance(
+    day_means_by_case: Sequence[Sequence[float]], squared_correlation: float
+) -> SharedVariance:
+    """Variance between the sessions of two or more cases (Smyth 2004).
+
+    `day_means_by_case`: in logarithms, with the sign that makes larger values worse. On shared machines they
+    are skewed towards slow. `squared_correlation`: mean ρ² between cases.
+    """
+    cases = [moments(means) for means in day_means_by_case]
+    squares = [max(deviation(means), MIN_DEVIATION) ** 2 for means in day_means_by_case]
+    extra_days = max(case.count for case in cases) - MIN_SESSIONS + 1
+    is_skewed = symmetry_p(cases, squared_correlation) < SKEWED_P / extra_days
+    if is_skewed or normality_p(cases, squared_correlation) < HEAVY_TAILS_P / extra_days:
+        return SharedVariance(VariancePrior(mean(squares), math.inf, math.inf), heavy_tails=True)
+    degrees = [case.count - 1 for case in cases]
+    return SharedVariance(variance_prior(squares, degrees, squared_correlation))
+
+
+def squared_correlation(
+    dates: Sequence[tuple[int, ...]], day_means_by_case: Sequence[Sequence[float]]
+) -> float:
+    """Mean squared correlation between cases over the days that they share; 0 if they are independent.
+
+    Only cases with the most common `dates` are used. K independent normal values correlate with a mean square
+    of 1/(K − 1) by chance, which is subtracted.
+    """
+    import numpy as np
+
+    common_dates = max(dict.fromkeys(dates), key=dates.count)
+    rows = np.array(
+        [row for case_dates, row in zip(dates, day_means_by_case, strict=True) if case_dates == common_dates]
+    )
+    rows -= rows.mean(axis=1, keepdims=True)
+    lengths = np.linalg.norm(rows, axis=1)
+    units = rows[lengths > MIN_DEVIATION] / lengths[lengths > MIN_DEVIATION, None]
+    count, chance = len(units), 1 / (len(common_dates) - 1)
+    if count < 2:
+        return 0.0
+    mean_square = (float(((units.T @ units) ** 2).sum()) - count) / (count * (count - 1))
+    return max(0.0, (mean_square - chance) / (1 - chance))
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +209,7 @@ class Moments:
         return self.fourth / self.square**2
 
 
-def moments(values: DayMeans) -> Moments:
+def moments(values: Sequence[float]) -> Moments:
     centre = mean(values)
     offsets = [value - centre for value in values]
     return Moments(
@@ -179,20 +218,6 @@ def moments(values: DayMeans) -> Moments:
         cube=mean([offset * offset * offset for offset in offsets]),
         fourth=mean([(offset * offset) ** 2 for offset in offsets]),
     )
-
-
-def equal_variance_p(cases: Sequence[Moments], squared_correlation: float) -> float:
-    """p value of the hypothesis that sessions are normal with the same variance in every case.
-
-    The statistic is the kurtosis of all cases pooled, which unequal variances increase as heavy tails do.
-    `squared_correlation`: mean ρ² between cases. The fourth powers, without the part that the squares
-    explain, correlate by ρ⁴. Returns 1 if nothing varies.
-    """
-    count = sum(case.count for case in cases)
-    square = math.fsum(case.count * case.square for case in cases) / count
-    fourth = math.fsum(case.count * case.fourth for case in cases) / count
-    independent = count / (1 + (len(cases) - 1) * squared_correlation**2)
-    return _kurtosis_p(fourth / square**2, independent) if square else 1.0
 
 
 def normality_p(cases: Sequence[Moments], squared_correlation: float) -> float:
@@ -244,57 +269,3 @@ def _kurtosis_mean(count: float) -> float:
 def _kurtosis_variance(count: float) -> float:
     k = count
     return 24 * k * (k - 2) * (k - 3) / ((k + 1) ** 2 * (k + 3) * (k + 5))
-
-
-def _kurtosis_p(kurtosis: float, count: float) -> float:
-    """One-sided p of a kurtosis of `count` normal values (Anscombe & Glynn 1983, as scipy.kurtosistest)."""
-    n = count
-    if n < MIN_KURTOSIS_COUNT:
-        return 1.0
-    x = (kurtosis - _kurtosis_mean(n)) / math.sqrt(_kurtosis_variance(n))
-    skew = 6 * (n * n - 5 * n + 2) / ((n + 7) * (n + 9))
-    skew *= math.sqrt(6 * (n + 3) * (n + 5) / (n * (n - 2) * (n - 3)))
-    a = 6 + 8 / skew * (2 / skew + math.sqrt(1 + 4 / skew**2))
-    denominator = 1 + x * math.sqrt(2 / (a - 4))
-    if denominator <= 0:  # far lighter tails than normal, where the approximation ends
-        return 1.0
-    z = (1 - 2 / (9 * a) - ((1 - 2 / a) / denominator) ** (1 / 3)) / math.sqrt(2 / (9 * a))
-    return NormalDist().cdf(-z)
-
-
-OUTLIER_P = 0.02  # below this p of the F test, a case keeps its own, larger variance
-MIN_OWN_SHARE = 0.6  # of its own variance, which a case keeps at least: the F test misses some
-
-
-@dataclass(frozen=True, slots=True)
-class CommonVariance:
-    """Prior if sessions vary equally in every case: the pooled variance and its degrees of freedom."""
-
-    variance: float
-    degrees: float
-
-    def posterior(self, variance: float, degrees: float) -> tuple[float, float]:
-        """Pooled variance, or the case's own if that is significantly larger (F test at `OUTLIER_P`).
-
-        At least `MIN_OWN_SHARE` of its own: otherwise the few cases that do vary more raise false alarms.
-        """
-        from scipy.special import fdtrc
-
-        is_outlier = fdtrc(degrees, self.degrees, variance / self.variance) < OUTLIER_P
-        return (variance if is_outlier else max(self.variance, MIN_OWN_SHARE * variance)), max(
-            degrees, self.degrees
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class HeavyTails:
-    """Prior if some sessions are outliers, so that a further session of any case may be one.
-
-    Every case has at least the pooled variance, and at most `MIN_SESSIONS` − 1 degrees of freedom: the tails
-    are then about as heavy as those of sessions with a t₃ distribution.
-    """
-
-    variance: float
-
-    def posterior(self, variance: float, degrees: float) -> tuple[float, float]:
-        return max(variance, self.variance), min(degrees, MIN_SESSIONS - 1)

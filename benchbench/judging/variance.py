@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import cache
 
 from benchbench.analyse.doubts import Drift
-from benchbench.model.options import Variance
 from benchbench.stats import LARGE_P, Difference, mean, median, t_quantile, variance_prior
 
 HOUR_S = 3600.0  # runs started within it share temperature and neighbours
@@ -32,15 +31,11 @@ def shared_variance(differences: Sequence[Difference]) -> list[Difference]:
     ]
 
 
-def moderated(
-    differences: Sequence[Difference], groups: Iterable[Sequence[float]], variance: Variance
-) -> list[Difference]:
-    """Differences with the variances that all cases give them, unless each case is judged by its own.
+def moderated(differences: Sequence[Difference], groups: Iterable[Sequence[float]]) -> list[Difference]:
+    """Differences with the variances that all cases give them.
 
     `groups`: the logarithms of each case's processes, as for `are_clustered`.
     """
-    if variance is Variance.OWN:
-        return list(differences)
     return (at_least_the_mean if are_clustered(groups) else shared_variance)(differences)
 
 

@@ -55,13 +55,6 @@ class Weights(StrEnum):
     AS_THEY_ARE = "as-they-are"
 
 
-class Variance(StrEnum):
-    """Estimate of the variance between processes: pooled over all compared cases, or of each case alone."""
-
-    SHARED = "shared"
-    OWN = "own"
-
-
 class Inconclusive(StrEnum):
     """Effect of undecided cases on a check."""
 

@@ -18,9 +18,9 @@ from benchbench.analyse.metrics import METRICS
 from benchbench.documents import comparison, gate
 from benchbench.errors import UnreadableInput, UsageError, one_line
 from benchbench.gate import baselines
+from benchbench.judging.case_tests import GatePolicy
 from benchbench.judging.check import decide
 from benchbench.judging.comparison import compare_runs
-from benchbench.judging.session_cases import GatePolicy
 from benchbench.machine.conditions import contended
 from benchbench.machine.environment import (
     machine,
