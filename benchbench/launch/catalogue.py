@@ -146,12 +146,12 @@ def expand_patterns(names: Iterable[str], among: Sequence[str] = ()) -> tuple[st
 
     `among`: the workloads that patterns may match; (): all.
     """
-    choices = among or [*workload_names(), *_models]
     expanded: dict[str, None] = {}
     for name in names:
         if not PATTERN_CHARACTERS.intersection(name):
             expanded[name] = None
             continue
+        choices = among or [*workload_names(), *_models]  # imports all workloads
         matches = fnmatch.filter(choices, name)
         if not matches:
             plain = "".join(letter for letter in name if letter not in PATTERN_CHARACTERS)
@@ -235,7 +235,7 @@ def _catalogue(code: UserCode, _state: object) -> UserCatalogue:
     folders = tuple(map(Path, code.workloads))
     missing = [relative_path(folder) for folder in folders if not os.path.isdir(folder)]
     mistakes = [FileMistake(f"{folder}: there is no such folder") for folder in missing]
-    shipped = {*registry.entry_names(WORKLOADS)}
+    shipped = {*registry.entry_names(WORKLOADS)} if folders else set[str]()  # imports all workloads
     return UserCatalogue(_files(folders, shipped, mistakes), mistakes, UserFilesProcess(code), shipped)
 
 
