@@ -30,7 +30,6 @@ FOLDERS = (
     f"{WORKLOADS}.networks",
     f"{WORKLOADS}.transfers",
     f"{WORKLOADS}.collectives",
-    "benchbench.exporters.ci",
 )
 # Files whose entries do not begin with the file's name: file → names, without the suffix `_backward`.
 FAMILIES = {

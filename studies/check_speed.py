@@ -16,7 +16,7 @@ import scipy.special  # noqa: F401 - an import is no part of a check
 from benchbench.analyse.metrics import METRICS
 from benchbench.documents import gate
 from benchbench.documents.gate import Gate
-from benchbench.exporters.terminal import Terminal
+from benchbench.exporters.terminal import render
 from benchbench.gate import baselines
 from benchbench.judging.case_tests import GatePolicy
 from benchbench.judging.check import decide
@@ -37,7 +37,7 @@ def timed(cases: int, sessions: int) -> dict[str, float]:
         read = time.perf_counter()
         outcome = decide(stored, a_session(medians[-1]), GatePolicy(metrics=METRICS[:1]))
         decided = time.perf_counter()
-        Terminal().render(gate.check_document(Gate(name="main", result=outcome)))
+        render(gate.check_document(Gate(name="main", result=outcome)))
         shown = time.perf_counter()
     steps = {"read_s": read - start, "decide_s": decided - read, "show_s": shown - decided}
     return {"cases": cases, "sessions": sessions, "bytes": size, **steps, "total_s": shown - start}

@@ -13,7 +13,7 @@ import scipy.special  # noqa: F401 - an import is no part of a history
 
 from benchbench.analyse.metrics import metric_named
 from benchbench.documents.history import history_document
-from benchbench.exporters.terminal import Terminal
+from benchbench.exporters.terminal import render
 from benchbench.judging.change_points import change_points
 from benchbench.judging.series import trends
 from benchbench.model.run import Run
@@ -59,7 +59,7 @@ def timed(folder: Path, runs: int, by: str | None) -> dict[str, float | str | No
     for _ in range(REPEATS):
         begin = time.perf_counter()
         found = trends((store.read_run(folder / store.RUNS / name) for name in names), LATENCY, by=by)
-        Terminal().render(history_document(found))
+        render(history_document(found))
         spent.append(time.perf_counter() - begin)
     best = min(spent)
     return {"runs": runs, "cases": len(found), "by": by, "total_s": best, "each_ms": 1000 * best / runs}

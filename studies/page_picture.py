@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from benchbench.documents.run import report_document
-from benchbench.exporters.html import Html
+from benchbench.exporters.page import html_page
 from benchbench.store.runs import read_run
 
 ROOT = Path(__file__).parent.parent
@@ -23,7 +23,7 @@ WINDOW = "1280,1240"  # pixels: the answers, and who is fastest
 
 def page() -> bytes:
     """The page as `accelbench report RUN -o quick.html` writes it on a machine without ceilings."""
-    (content,) = Html().export(report_document(read_run(RUN))).values()
+    (content,) = html_page(report_document(read_run(RUN))).values()
     return content
 
 

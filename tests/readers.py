@@ -20,14 +20,13 @@ from benchbench.cluster.messages import LineKind, LineReader, line_bytes
 from benchbench.cluster.receiver import Assignment, Receiver
 from benchbench.documents.gate import baselines_document
 from benchbench.documents.run import report_document
-from benchbench.exporters.base import Exporter, Format, RunExporter
+from benchbench.exporters import FORMATS, export
 from benchbench.gate.baselines import encode_session, read_session
 from benchbench.launch.transport import Answer, Channel
 from benchbench.meeting import Rank, combine_replies, serve_ranks
 from benchbench.model.run import Policy, Record
 from benchbench.plan.config import load_config
 from benchbench.plan.suite import load_suite
-from benchbench.registry import entry_names, load_class
 from benchbench.running.recording import decode_profile
 from benchbench.running.verification import decode_error, decode_outcome
 from benchbench.store import artifacts, codec, runs
@@ -36,17 +35,13 @@ from tests.factories import a_failure, a_profiled, a_record, a_run, a_run_info, 
 from tests.rendering import rendered
 
 Read = Callable[[bytes, Path], Any]
-DRAWN = ("png", "svg")  # they take a second each
 
 
 def show(record: Record) -> None:
     report = report_document(a_run([record]))
-    for name in entry_names("benchbench.exporters"):
-        if name not in DRAWN:
-            kind = load_class("benchbench.exporters", name, Format)
-            exporter = kind()
-            assert isinstance(exporter, Exporter | RunExporter)
-            exporter.export(report)
+    for name, kind in FORMATS.items():
+        if not kind.pictures:  # these take a second each
+            export(report, name)
 
 
 def read_record(content: bytes, _: Path) -> None:

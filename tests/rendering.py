@@ -3,38 +3,25 @@
 import re
 
 from benchbench.documents.document import Document
-from benchbench.exporters._text import cell_text, marks
-from benchbench.exporters.base import Exporter
-from benchbench.exporters.csv import Csv
-from benchbench.exporters.html import Html
-from benchbench.exporters.json import Json
-from benchbench.exporters.markdown import Markdown
-from benchbench.exporters.svg import Svg
-from benchbench.exporters.terminal import Terminal
+from benchbench.exporters import export
+from benchbench.exporters.terminal import render
+from benchbench.exporters.text import cell_text, marks
 
-EXPORTERS: dict[str, type[Exporter]] = {
-    "terminal": Terminal,
-    "markdown": Markdown,
-    "csv": Csv,
-    "json": Json,
-    "html": Html,
-}
 TEXTS = ("terminal", "markdown", "csv", "json")
 
 
 def rendered(document: Document, name: str = "terminal") -> str:
-    (content,) = EXPORTERS[name]().export(document).values()
+    (content,) = export(document, name).values()
     return content.decode()
 
 
 def on_a_terminal(document: Document, width: int) -> str:
     """The document on a terminal of `width` characters, without colours."""
-    return Terminal(width).render(document)
+    return render(document, width)
 
 
 def picture(document: Document) -> str:
-    (content,) = Svg().export(document).values()
-    return content.decode()
+    return rendered(document, "svg")
 
 
 def commands_in(text: str) -> list[str]:

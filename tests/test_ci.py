@@ -15,12 +15,10 @@ from inline_snapshot import snapshot
 
 from benchbench.documents import comparison
 from benchbench.documents.run import CaseVerdict, report_document
-from benchbench.exporters.base import RunExporter
-from benchbench.exporters.ci.github import Github
+from benchbench.exporters import export
 from benchbench.judging.comparison import Comparison, compare_runs
 from benchbench.model.case import Case, Status
 from benchbench.model.run import Record, Run
-from benchbench.registry import load_class
 from benchbench.store import runs
 from tests.factories import (
     a_case,
@@ -40,8 +38,7 @@ anything = st.text(max_size=30)
 
 
 def exported(name: str, run: Run, compared: Comparison | None = None) -> dict[str, str]:
-    exporter = load_class("benchbench.exporters", name, RunExporter)()  # type: ignore[type-abstract]
-    files = exporter.export(report_document(run, judgements(compared) if compared else ()))
+    files = export(report_document(run, judgements(compared) if compared else ()), name)
     return {file: content.decode() for file, content in files.items()}
 
 
@@ -244,7 +241,8 @@ def test_the_summary_lists_the_worst_first() -> None:
 @pytest.mark.parametrize("room", [0, 100, 500, 2_000, 10_000, 2**20])
 def test_the_summary_fits_into_the_space_left_and_counts_omitted_cases(room: int) -> None:
     compared = many(25, 1.2)
-    summary = Github(room).export(report_document(compared.new, judgements(compared)))["summary.md"]
+    report = report_document(compared.new, judgements(compared))
+    summary = export(report, "github", room=room)["summary.md"]
     assert len(summary) <= room
     if summary:
         row_count = summary.decode().count("\n| gemm")
@@ -255,7 +253,7 @@ def test_the_summary_fits_into_the_space_left_and_counts_omitted_cases(room: int
 
 
 def test_github_action_benchmark_gets_two_files() -> None:
-    files = exported("gha_benchmark", a_run(some_rounds(*STEADY)))
+    files = exported("gha-benchmark", a_run(some_rounds(*STEADY)))
     smaller, bigger = (json.loads(files[f"{size}-is-better.json"]) for size in ("smaller", "bigger"))
     assert [entry["name"].partition("cpu ")[2] for entry in smaller] == [
         "latency",
@@ -278,7 +276,7 @@ def test_github_action_benchmark_gets_two_files() -> None:
 
 def test_a_case_in_two_suites_has_two_series() -> None:
     records = [r for suite in ("a", "b") for r in some_rounds(*STEADY, case=a_case(suite=suite))]
-    entries = json.loads(exported("gha_benchmark", a_run(records))["smaller-is-better.json"])
+    entries = json.loads(exported("gha-benchmark", a_run(records))["smaller-is-better.json"])
     assert {entry["name"].partition(":")[0] for entry in entries} == {"a", "b"}
 
 

@@ -19,7 +19,7 @@ from benchbench.backends.base import backend_class
 from benchbench.documents.devices import link_tables
 from benchbench.documents.document import Document
 from benchbench.errors import UsageError
-from benchbench.exporters.terminal import Terminal
+from benchbench.exporters.terminal import render
 from benchbench.model.case import Dtype
 from benchbench.model.device import Probe
 from benchbench.model.measurement import Measurement
@@ -271,7 +271,7 @@ def test_a_slow_link_stands_out_in_a_matrix() -> None:
 
     run = a_run([record("0+1", 1e-4), record("0+2", 1e-4), record("1+2", 4e-3)])
     (table,) = link_tables(rows(run))
-    assert Terminal(120).render(Document(name="report", title="Run", tables=(table,))) == snapshot("""\
+    assert render(Document(name="report", title="Run", tables=(table,)), 120) == snapshot("""\
 Links: send_recv n=250000 · float32 · torch eager · cpu
 RANK  0                 1                 2
 0                       10.0 GB/s 100 µs  10.0 GB/s 100 µs

@@ -53,10 +53,9 @@ from benchbench.documents.profile import differences_document, profile_document
 from benchbench.documents.run import report_document
 from benchbench.documents.run_list import runs_document
 from benchbench.environments.interpreters import EnvironmentState
-from benchbench.exporters._text import cell_text, marks
-from benchbench.exporters.base import Exporter, Format
-from benchbench.exporters.markdown import escape
-from benchbench.exporters.terminal import Terminal
+from benchbench.exporters import FORMATS, export
+from benchbench.exporters.terminal import render
+from benchbench.exporters.text import cell_text, escape_markdown, marks
 from benchbench.judging.bisection import Estimate, SearchEnd, SearchResult, SearchRules, Span, VersionPair
 from benchbench.judging.case_tests import GatePolicy
 from benchbench.judging.check import decide
@@ -64,7 +63,6 @@ from benchbench.judging.comparison import compare_runs
 from benchbench.judging.series import trends
 from benchbench.plan.revision import Version
 from benchbench.profiling import difference, operator_table
-from benchbench.registry import entry_names, load_class
 from benchbench.running.bisecting import Bisection, EndsOfCase
 from benchbench.store import runs
 from tests.factories import (
@@ -255,11 +253,7 @@ def build_document(tmp_path_factory: pytest.TempPathFactory) -> BuildDocument:
     return cache(lambda verb, name: DOCUMENTS[verb](name, tmp_path_factory.mktemp("documents")))
 
 
-EVERY_FORMAT = {
-    name: kind
-    for name in entry_names("benchbench.exporters")
-    if issubclass(kind := load_class("benchbench.exporters", name, Format), Exporter)
-}
+EVERY_FORMAT = {name: kind for name, kind in FORMATS.items() if not kind.of_run}
 
 
 @pytest.mark.real
@@ -267,7 +261,7 @@ EVERY_FORMAT = {
 def test_every_document_can_be_rendered_in_every_format(name: str, build_document: BuildDocument) -> None:
     for verb in DOCUMENTS:
         document = build_document(verb, "name")
-        files = EVERY_FORMAT[name]().export(document)
+        files = export(document, name)
         extension = EVERY_FORMAT[name].extension
         if EVERY_FORMAT[name].pictures:
             drawn_plots = [plot for plot in document.plots if plot.panels] or document.plots
@@ -285,11 +279,11 @@ def test_terminal_and_markdown_have_all_texts(verb: str, build_document: BuildDo
     lines = [line for table in document.tables for line in (table.title, *table.facts, *table.notes)]
     lines += [*document.facts, *document.notes, *document.footnotes, *map(str, document.answer)]
     assert cells or lines
-    terminal_text, markdown = Terminal(10_000).render(document), rendered(document, "markdown")
+    terminal_text, markdown = render(document, 10_000), rendered(document, "markdown")
     aligned = re.sub(" +", " ", terminal_text)  # numbers are aligned
     for text in (*cells, *lines):
         assert re.sub(" +", " ", text) in aligned
-        assert escape(text) in markdown
+        assert escape_markdown(text) in markdown
 
 
 @every_document
@@ -326,15 +320,15 @@ def test_hostile_text_has_no_effect(name: str, build_document: BuildDocument) ->
 @pytest.mark.parametrize("width", [60, 100])
 def test_no_line_is_wider_than_the_terminal(width: int, build_document: BuildDocument) -> None:
     for verb in DOCUMENTS:
-        lines = Terminal(width).render(build_document(verb, "name")).splitlines()
+        lines = render(build_document(verb, "name"), width).splitlines()
         assert max(map(cell_len, lines)) <= width, verb
 
 
 def test_only_requested_colour_is_used(build_document: BuildDocument) -> None:
     for verb in DOCUMENTS:
         document = build_document(verb, "name")
-        assert "\x1b" in Terminal(100, color=True).render(document), verb
-        assert "\x1b" not in Terminal(100).render(document), verb
+        assert "\x1b" in render(document, 100, color=True), verb
+        assert "\x1b" not in render(document, 100), verb
 
 
 @pytest.mark.real
@@ -442,25 +436,18 @@ def test_alternatives_with_the_same_columns_are_one_markdown_table() -> None:
 ORG = '''
 """Org mode."""
 
-from typing import ClassVar
-
 from benchbench.documents.document import Document
-from benchbench.exporters._text import cell_text, marks
-from benchbench.exporters.base import Exporter
+from benchbench.exporters.text import cell_text, marks
 
 
-class Org(Exporter):
+def org(document: Document) -> dict[str, bytes]:
     """Headings and tables."""
-
-    extension: ClassVar[str] = "org"
-
-    def export(self, document: Document) -> dict[str, bytes]:
-        labels = marks(document)
-        lines = [f"* {document.title}", *document.facts]
-        for table in document.tables:
-            lines += [f"** {table.title}"] if table.title else []
-            lines += ["| " + " | ".join(cell_text(cell, labels) for cell in row) + " |" for row in table.rows]
-        return {f"{document.name}.org": "\\n".join([*lines, ""]).encode()}
+    labels = marks(document)
+    lines = [f"* {document.title}", *document.facts]
+    for table in document.tables:
+        lines += [f"** {table.title}"] if table.title else []
+        lines += ["| " + " | ".join(cell_text(cell, labels) for cell in row) + " |" for row in table.rows]
+    return {f"{document.name}.org": "\\n".join([*lines, ""]).encode()}
 '''
 
 
@@ -470,6 +457,10 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("extended")
     shutil.copytree(ROOT / "benchbench", folder / "benchbench")  # with its compiled files
     (folder / "benchbench/exporters/org.py").write_text(ORG)
+    formats = folder / "benchbench/exporters/__init__.py"
+    formats.write_text(
+        formats.read_text().replace("FORMATS = {", 'FORMATS = {"org": Format("org", "org:org"),')
+    )
     for number, seconds in enumerate((0.001, 0.002)):
         info = a_run_info(id=f"2026010{number + 1}-030405-abcd", started=f"2026-01-0{number + 1}T03:04:05Z")
         runs.store_run(
@@ -510,7 +501,7 @@ def outputs(extended: Path) -> Path:
 
 @pytest.mark.real
 @pytest.mark.parametrize("arguments", IN_ORG)
-def test_a_new_exporter_file_is_a_format_of_every_verb(arguments: tuple[str, ...], outputs: Path) -> None:
+def test_a_new_format_is_one_of_every_verb(arguments: tuple[str, ...], outputs: Path) -> None:
     assert IN_ORG[arguments] in (outputs / arguments[0]).read_text()
 
 

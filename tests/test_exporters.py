@@ -22,17 +22,13 @@ from rich.cells import cell_len
 from benchbench.analyse.rows import COLUMNS
 from benchbench.documents.document import Content, Document, number, table
 from benchbench.documents.run import RunReport, report_document
-from benchbench.exporters.base import Exporter, Format, RunExporter
-from benchbench.exporters.csv import Csv
-from benchbench.exporters.json import Json
-from benchbench.exporters.markdown import Markdown, escape
-from benchbench.exporters.png import Png
-from benchbench.exporters.svg import Svg
-from benchbench.exporters.terminal import Terminal, fold_line
+from benchbench.exporters import FORMATS, export
+from benchbench.exporters.plots import png, svg
+from benchbench.exporters.terminal import fold_line, render
+from benchbench.exporters.text import csv_file, escape_markdown, json_file, markdown
 from benchbench.format import visible
 from benchbench.model.case import Phase, Status
 from benchbench.model.run import Run
-from benchbench.registry import load_class
 from tests.factories import (
     a_case,
     a_cost,
@@ -47,10 +43,9 @@ from tests.factories import (
 )
 from tests.rendering import commands_in
 
-PACKAGE = "benchbench.exporters"
 FILES = {
     "csv": {"report.csv"},
-    "gha_benchmark": {"smaller-is-better.json", "bigger-is-better.json"},
+    "gha-benchmark": {"smaller-is-better.json", "bigger-is-better.json"},
     "github": {"annotations.txt", "summary.md"},
     "html": {"report.html"},
     "json": {"report.json"},
@@ -58,11 +53,10 @@ FILES = {
     "latex": {"report.tex"},
     "markdown": {"report.md"},
     "png": {"throughput.png", "latency.png"},
-    "pytest_benchmark": {"0001_accelbench.json", "0002_accelbench.json", "0003_accelbench.json"},
+    "pytest-benchmark": {"0001_accelbench.json", "0002_accelbench.json", "0003_accelbench.json"},
     "svg": {"throughput.svg", "latency.svg"},
     "terminal": {"report.txt"},
 }
-FORMATS = list(FILES)
 PICTURES = ["png", "svg"]
 TEXTS = [name for name in FORMATS if name not in PICTURES]
 DRAWN_AS = {  # elements of a picture and of matplotlib's metadata
@@ -117,18 +111,12 @@ def a_typical_run() -> Run:
     )
 
 
-def exporter_named(name: str) -> Exporter | RunExporter:
-    exporter = load_class(PACKAGE, name, Format)()
-    assert isinstance(exporter, Exporter | RunExporter)
-    return exporter
-
-
 def markdown_of(run: Run) -> str:
-    return Markdown().export(report_document(run))["report.md"].decode()
+    return markdown(report_document(run))["report.md"].decode()
 
 
 def csv_of(run: Run) -> list[dict[str, str]]:
-    text = Csv().export(report_document(run))["report.csv"].decode()
+    text = csv_file(report_document(run))["report.csv"].decode()
     return list(csv.DictReader(io.StringIO(text, newline="")))
 
 
@@ -136,17 +124,16 @@ def json_of(run: Run) -> dict[str, Any]:
     def refuse(text: str) -> float:
         raise AssertionError(f"{text} is no JSON")
 
-    content = Json().export(report_document(run))["report.json"]
+    content = json_file(report_document(run))["report.json"]
     return dict(json.loads(content, parse_constant=refuse))
 
 
 @pytest.mark.real
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_format_has_its_files_and_extension(name: str) -> None:
-    exporter = exporter_named(name)
-    files = exporter.export(report_document(a_run()))
+    files = export(report_document(a_run()), name)
     assert files.keys() == FILES[name]
-    assert any(file.endswith(f".{exporter.extension}") for file in files)
+    assert any(file.endswith(f".{FORMATS[name].extension}") for file in files)
 
 
 @cache
@@ -167,12 +154,12 @@ def pictures(name: str) -> Mapping[str, bytes]:
     texts = [*HOSTILE, *COMMANDS, CLOSING]
     machine = a_machine(cpu=" ".join(texts), os=" ".join(texts))
     run = a_run([a_hostile_run(text).records[0] for text in texts], machine=machine)
-    return MappingProxyType(exporter_named(name).export(report_document(run)))
+    return MappingProxyType(export(report_document(run), name))
 
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_text_from_data_is_never_a_ci_command(name: str) -> None:
-    files = dict(exporter_named(name).export(hostile_report()))
+    files = dict(export(hostile_report(), name))
     assert any(files.values())
     annotations = files.pop("annotations.txt", b"").decode()
     assert not [line for line in commands_in(annotations) if not line.startswith(OWN_COMMANDS)]
@@ -198,7 +185,7 @@ def test_a_run_without_numbers_can_be_rendered_in_every_format(name: str) -> Non
     all_left_out = a_run([], left_out=(a_left_out(),))
     not_begun = a_run([], plan=(a_case(),))
     for run in (a_run([]), all_left_out, a_run([a_record(a_failure())]), not_begun):
-        assert any(exporter_named(name).export(report_document(run)).values())
+        assert any(export(report_document(run), name).values())
 
 
 def test_the_terminal_lists_backends_by_speed() -> None:
@@ -226,21 +213,21 @@ def test_a_table_is_no_wider_than_needed() -> None:
 
 
 def tables_text(width: int) -> str:
-    return Terminal(width).render(report_document(a_typical_run())).split("\n\n", 2)[2]
+    return render(report_document(a_typical_run()), width).split("\n\n", 2)[2]
 
 
 def test_a_title_that_does_not_fit_is_shortened() -> None:
     params = dict.fromkeys(("batch", "channels", "height", "width", "filters", "padding"), 64)
     report = report_document(a_run(some_rounds(0.001, case=a_case(workload="conv2d", params=params))))
-    assert "conv2d  batch=64 channels=64 … · float32 · cpu\n" in Terminal(60).render(report)
-    assert "filters=64 padding=64 · float32 · cpu\n" in Terminal(100).render(report)
+    assert "conv2d  batch=64 channels=64 … · float32 · cpu\n" in render(report, 60)
+    assert "filters=64 padding=64 · float32 · cpu\n" in render(report, 100)
 
 
 def test_numbers_are_never_broken_across_lines() -> None:
     report = report_document(a_typical_run())
-    words = set(Terminal(400).render(report).split())
+    words = set(render(report, 400).split())
     for width in (24, 40, 60, 70, 80, 90, 100, 120, 200):
-        text = Terminal(width).render(report)
+        text = render(report, width)
         assert max(map(cell_len, text.splitlines())) <= width
         body = text.split("\n\n", 2)[2].partition("\n¹")[0]
         if width >= 60:
@@ -249,8 +236,8 @@ def test_numbers_are_never_broken_across_lines() -> None:
 
 def test_x4_the_terminal_shows_markup_and_escapes_literally() -> None:
     for text in ("[red]markup[/red]", "[/red]", ":smile:", "[link=http://x]y[/link]"):
-        assert text in Terminal(400).render(report_document(a_hostile_run(text)))
-    text = Terminal(400).render(report_document(a_hostile_run("\x1b]0;title\x07")))
+        assert text in render(report_document(a_hostile_run(text)), 400)
+    text = render(report_document(a_hostile_run("\x1b]0;title\x07")), 400)
     assert r"\x1b]0;title\x07" in text
     assert "\x1b" not in text
 
@@ -274,7 +261,7 @@ def test_x3_hostile_text_does_not_change_the_structure_of_markdown() -> None:
 @pytest.mark.real
 def test_x1_a_plot_contains_only_drawing_elements() -> None:
     """Browsers show the other formats as text, except the page (tests/test_page.py)."""
-    assert {type(exporter_named(name)).extension for name in FORMATS} == {
+    assert {kind.extension for kind in FORMATS.values()} == {
         *("csv", "html", "json", "md", "png", "svg", "tex", "txt", "xml")
     }
     for content in pictures("svg").values():
@@ -297,7 +284,7 @@ def test_x3_escaped_text_reads_back_unchanged(text: str) -> None:
     text = " ".join(text.split())
     rendered = [
         content
-        for kind, content in tokens(f"| x |\n| --- |\n| a {escape(text)} a |\n")
+        for kind, content in tokens(f"| x |\n| --- |\n| a {escape_markdown(text)} a |\n")
         if kind not in ("inline", "html_inline", "code_inline") and content not in ("", "x")
     ]
     assert "".join(rendered).replace("\u200b", "") == f"a {text} a"
@@ -314,14 +301,14 @@ def test_x3_escaped_text_reads_back_unchanged(text: str) -> None:
     ],
 )
 def test_x3_text_that_github_would_link_is_split(text: str, broken: str) -> None:
-    assert escape(text) == broken
+    assert escape_markdown(text) == broken
 
 
 def test_a_share_in_csv_is_a_fraction() -> None:
     row: dict[str, Content] = {"part": "gemm", "share": number(0.25, "%"), "p": number(0.5, "p")}
     row |= {"self": number(2.0, "s")}
     document = Document(name="parts", title="Parts", tables=(table([row]),), data=[])
-    text = Csv().export(document)["parts.csv"].decode()
+    text = csv_file(document)["parts.csv"].decode()
     assert text == "part,share [fraction],p,self [s]\ngemm,0.25,0.5,2.0\n"
 
 
@@ -333,7 +320,7 @@ def test_x2_a_formula_in_any_text_is_quoted_in_csv() -> None:
 
 def test_x2_no_field_of_csv_begins_like_a_formula() -> None:
     report = hostile_report()
-    content = Csv().export(report)["report.csv"].decode()
+    content = csv_file(report)["report.csv"].decode()
     lines = list(csv.reader(io.StringIO(content, newline="")))
     formula = ("=", "+", "-", "@", "\t", "\r")
     assert not [field for line in lines for field in line if field.startswith(formula)]
@@ -379,11 +366,11 @@ def test_s7_json_never_contains_nan_or_infinity() -> None:
 @pytest.mark.real
 def test_svg_is_reproducible() -> None:
     report = report_document(a_typical_run())
-    assert Svg().export(report) == Svg().export(report)
+    assert svg(report) == svg(report)
 
 
 def test_svg_contains_no_date() -> None:
-    for content in Svg().export(report_document(a_run())).values():
+    for content in svg(report_document(a_run())).values():
         root = ET.fromstring(content)
         assert not [element for element in root.iter() if element.tag.endswith("}date")]
 
@@ -391,12 +378,12 @@ def test_svg_contains_no_date() -> None:
 @pytest.mark.real
 @pytest.mark.parametrize("step", [2.048e-9, 8.192e-9, 1.1e-5])
 def test_a_bar_can_have_an_interval_of_zero_width(step: float) -> None:
-    assert Png().export(report_document(a_run(some_rounds(step, step, step))))
+    assert png(report_document(a_run(some_rounds(step, step, step))))
 
 
 def test_x6_no_text_of_a_plot_is_parsed_as_maths() -> None:
-    svg = Svg().export(report_document(a_hostile_run(r"$\frac{$")))["throughput.svg"].decode()
-    assert r"<!-- $\frac{$ $\frac{$ -->" in svg
+    picture = svg(report_document(a_hostile_run(r"$\frac{$")))["throughput.svg"].decode()
+    assert r"<!-- $\frac{$ $\frac{$ -->" in picture
 
 
 @pytest.mark.real
@@ -404,7 +391,7 @@ def test_a_png_has_room_for_every_work() -> None:
     def height(count: int) -> int:
         cases = [a_case(params={"m": number}) for number in range(count)]
         records = [record for case in cases for record in some_rounds(0.001, case=case)]
-        content = Png().export(report_document(a_run(records)))["throughput.png"]
+        content = png(report_document(a_run(records)))["throughput.png"]
         assert content.startswith(b"\x89PNG")
         pixels: int = struct.unpack(">I", content[20:24])[0]
         return pixels
@@ -427,5 +414,5 @@ def test_a_line_is_folded_between_cells_words_or_parts_of_an_id() -> None:
 def test_a_grid_that_is_too_wide_loses_empty_columns_first() -> None:
     row = {"run": "R", "tags": "", "command": "run --suite quick"}
     document = Document(name="runs", title="Runs", tables=(table([row]),))
-    assert Terminal(32).render(document).splitlines()[0].split() == ["RUN", "TAGS", "COMMAND"]
-    assert Terminal(25).render(document).splitlines()[0].split() == ["RUN", "COMMAND"]
+    assert render(document, 32).splitlines()[0].split() == ["RUN", "TAGS", "COMMAND"]
+    assert render(document, 25).splitlines()[0].split() == ["RUN", "COMMAND"]

@@ -30,7 +30,7 @@ from benchbench.choosing.sessions import Hardware, MeanLog, gap, mean_log, read_
 from benchbench.documents.document import PricePanel
 from benchbench.documents.hardware import NO_PRICES, hardware_document, work_title
 from benchbench.errors import UsageError
-from benchbench.exporters.svg import Svg
+from benchbench.exporters.plots import svg
 from benchbench.judging.sessions import ASSUMED_SHARED
 from benchbench.model.case import Case, Phase
 from benchbench.model.note import NoteKind, note
@@ -430,7 +430,7 @@ def test_the_plot_draws_dominated_offers_in_grey_and_a_panel_for_each_work() -> 
         ("H100", False),
     ]
     assert max(point.value for point in panels[0].points) == 1.0
-    picture = Svg().export(document)["pareto.svg"]
+    picture = svg(document)["pareto.svg"]
     assert {"price, EUR an hour", "products/s", "V100", "1k"} <= set(texts(picture))
     assert b"#a6a6a6" in picture  # dominated offers
 

@@ -20,7 +20,7 @@ from pytest_benchmark.stats import Stats
 from benchbench.analyse.rows import data_frame, flatten, rows
 from benchbench.documents.run import report_document
 from benchbench.errors import UnreadableInput, UsageError
-from benchbench.exporters.ci.pytest_benchmark import PytestBenchmark, benchmark_statistics
+from benchbench.exporters.ci import benchmark_statistics, pytest_benchmark
 from benchbench.judging.comparison import compare_runs
 from benchbench.model.case import Verdict
 from benchbench.model.measurement import Measurement
@@ -81,7 +81,7 @@ def comparable(stats: dict[str, Any]) -> Any:
 
 
 def exported(run: Run) -> list[dict[str, dict[str, Any]]]:
-    return [benchmarks(content) for content in PytestBenchmark().export(report_document(run)).values()]
+    return [benchmarks(content) for content in pytest_benchmark(report_document(run)).values()]
 
 
 def a_file(folder: Path, *benchmarks: dict[str, Any], name: str = "a.json", **over: Any) -> Path:
@@ -121,7 +121,7 @@ def test_every_statistic_of_a_real_session_survives_import_and_export(files: lis
 
 @pytest.mark.real
 def test_pytest_benchmark_reads_exported_files(files: list[Path], tmp_path: Path) -> None:
-    for name, content in PytestBenchmark().export(report_document(import_files(files[:1]))).items():
+    for name, content in pytest_benchmark(report_document(import_files(files[:1]))).items():
         (tmp_path / name).write_bytes(content)
     command = [sys.executable, "-m", "pytest_benchmark", "compare", "0001_accelbench.json"]
     process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
@@ -217,7 +217,7 @@ def test_a_run_is_filed_under_the_commit_that_all_files_name(
     files = [a_file(tmp_path, name=f"{n}.json", commit_info=commit) for n, commit in enumerate(commits)]
     run = import_files(files)
     assert run.info.tags == tags
-    (content, *_) = PytestBenchmark().export(report_document(run)).values()
+    (content, *_) = pytest_benchmark(report_document(run)).values()
     back = json.loads(content)["commit_info"]
     name = tags.get("commit", "unversioned")
     assert (back["id"], back["dirty"]) == (name.removesuffix("-dirty"), name.endswith("-dirty"))

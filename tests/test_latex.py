@@ -7,8 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchbench.documents.run import report_document
-from benchbench.exporters.latex import Latex, escape
+from benchbench.exporters.text import escape_latex
+from benchbench.model.run import Run
 from tests.factories import a_case, a_hostile_run, a_run, some_rounds
+from tests.rendering import rendered
 
 OURS = {
     *(
@@ -27,9 +29,8 @@ OURS = {
 }
 
 
-def latex(run: object) -> str:
-    (content,) = Latex().export(report_document(run)).values()  # type: ignore[arg-type]
-    return content.decode()
+def latex(run: Run) -> str:
+    return rendered(report_document(run), "latex")
 
 
 def test_cells_have_macros_by_table_row_and_column() -> None:
@@ -52,6 +53,6 @@ def test_names_are_escaped(name: str) -> None:
 
 @given(st.text())
 def test_escaped_text_has_balanced_braces_and_no_special_characters(text: str) -> None:
-    escaped = escape(text)
+    escaped = escape_latex(text)
     bare = re.sub(r"\\[{}$&#_%]|\\[a-z]+\{\}|\$(?:\\[a-z]+|-)\$", "", escaped)
     assert not set(r"\{}$&#_%^~") & set(bare)

@@ -19,8 +19,8 @@ from benchbench.documents.history import history_document
 from benchbench.documents.plan import mean_process_s, runs_of_this_machine
 from benchbench.documents.run import report_document
 from benchbench.documents.run_list import runs_document
-from benchbench.exporters.html import Html
-from benchbench.exporters.terminal import Terminal
+from benchbench.exporters.page import html_page
+from benchbench.exporters.terminal import render
 from benchbench.gate import baselines
 from benchbench.judging.case_tests import GatePolicy
 from benchbench.judging.check import GateResult, decide
@@ -54,24 +54,24 @@ def some_run(cases: int = 2, rounds: int = 3, number: int = 0) -> Run:
 
 
 def show(run: Run) -> None:
-    Terminal().render(report_document(run))
+    render(report_document(run))
 
 
 def page(run: Run) -> None:
-    Html().export(report_document(run))
+    html_page(report_document(run))
 
 
 def compare(run: Run) -> None:
     comparison = compare_runs(run, run, LATENCY)
-    Terminal().render(comparison_document(comparison, comparison.verdicts))
+    render(comparison_document(comparison, comparison.verdicts))
 
 
 def follow(runs_: Sequence[Run]) -> None:
-    Terminal().render(history_document(trends(runs_, LATENCY)))
+    render(history_document(trends(runs_, LATENCY)))
 
 
 def listed(folder: Path) -> None:
-    Terminal().render(runs_document(folder))
+    render(runs_document(folder))
 
 
 def estimated(folder: Path) -> None:

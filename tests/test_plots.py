@@ -8,10 +8,9 @@ import pytest
 
 from benchbench.documents.document import Bar, Bars, Document, Plot, Spread, Strip, Strips, Sweeps
 from benchbench.documents.run import report_document
-from benchbench.exporters._figure import Role, layout_of
-from benchbench.exporters._panels import colour, is_wide
-from benchbench.exporters._ticks import enclosing, even_ticks, log_ticks
-from benchbench.exporters.svg import Svg
+from benchbench.exporters.panels import colour, is_wide
+from benchbench.exporters.plots import Role, layout_of, svg
+from benchbench.exporters.ticks import enclosing, even_ticks, log_ticks
 from benchbench.format import unit_text
 from benchbench.model.case import Phase
 from benchbench.model.placement import Placement, Strategy
@@ -29,7 +28,7 @@ from tests.test_exporters import a_typical_run
     [("throughput", "wrong_result"), ("training", "out_of_memory"), ("latency", "wrong_result")],
 )
 def test_a_plot_shows_the_status_of_cases_without_a_number(plot: str, status: str) -> None:
-    labels = texts(Svg().export(report_document(a_typical_run()))[f"{plot}.svg"])
+    labels = texts(svg(report_document(a_typical_run()))[f"{plot}.svg"])
     assert {status, "torch eager"} <= set(labels)
 
 
@@ -81,7 +80,7 @@ def bars(plot: Plot) -> tuple[Bar, ...]:
 
 def test_a_plot_has_hardware_versions_and_date() -> None:
     document = report_document(a_typical_run())
-    for plot, content in zip(plots_of(document), Svg().export(document).values(), strict=True):
+    for plot, content in zip(plots_of(document), svg(document).values(), strict=True):
         assert plot.facts[0] == "Example CPU, 2 of 2 threads"
         assert "torch 2.13.0" in plot.facts[1]
         assert plot.facts[2] == "2026-01-02T03:04:05Z, run 20260102-030405-abcd"
@@ -93,7 +92,7 @@ def test_a_backend_has_one_colour_in_every_plot() -> None:
     assert len(set(shades)) == len(shades)
     assert colour("mine") == "#882255"
     assert colour("mine") not in shades
-    pictures = Svg().export(report_document(a_typical_run()))
+    pictures = svg(report_document(a_typical_run()))
     assert colour("torch").lower() in pictures["throughput.svg"].decode()
     assert colour("jax").lower() in pictures["training.svg"].decode()  # in the first panel with it
 
@@ -118,7 +117,7 @@ def test_works_that_differ_only_in_size_are_one_line(records: list[Record], axes
     assert [
         (panel.title, panel.axis, [point.size for point in panel.sweeps[0].points]) for panel in panels
     ] == axes
-    assert all(Svg().export(document).values())
+    assert all(svg(document).values())
 
 
 def test_many_panels_are_split_into_pictures() -> None:
@@ -135,7 +134,7 @@ def test_a_case_without_a_headline_shows_its_samples() -> None:
     strip = Strip(label="torch", backend="torch", status="no headline", processes=((0.1, 0.2), (0.4, 0.5)))
     panel = Strips(title="x", strips=(strip,))
     plot = Plot(name="p", title="t", facts=(), reading="", empty="", panels=(panel,))
-    (content,) = Svg().export(Document(name="d", title="t", plots=(plot,))).values()
+    (content,) = svg(Document(name="d", title="t", plots=(plot,))).values()
     assert "no headline" in texts(content)
     assert b"<image" in content
 
@@ -180,7 +179,7 @@ def test_a_picture_has_one_kind_of_scale_and_titles_on_one_line() -> None:
         assert len(titles) == len(plot.panels)
         assert not any("\n" in title for title in titles)
     assert [is_wide(panel) for panel in plot.panels] == [False, True]
-    assert "logarithmic" in " ".join(texts(Svg().export(document)["latency.svg"]))
+    assert "logarithmic" in " ".join(texts(svg(document)["latency.svg"]))
 
 
 @pytest.mark.parametrize(

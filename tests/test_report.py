@@ -11,8 +11,8 @@ from benchbench.documents.document import Bars, Strips
 from benchbench.documents.run import RunReport, report_document
 from benchbench.documents.run_table import REPORT_COLUMNS, UNSURE, column_names
 from benchbench.errors import UsageError
-from benchbench.exporters._text import foot
-from benchbench.exporters.terminal import Terminal
+from benchbench.exporters.terminal import render
+from benchbench.exporters.text import foot
 from benchbench.model.case import Cache, Case, Dtype, Status
 from benchbench.model.measurement import Memory, ModelFacts
 from benchbench.model.note import NoteKind, note
@@ -627,7 +627,7 @@ def test_the_documented_table_matches_the_stored_run() -> None:
     document = (ROOT / "docs/cli.md").read_text()
     example = document[document.index("## The report's table") :].split("```\n")[1]
     run = read_run(ROOT / "results/reference/2026-11-21-cpu-quick")
-    assert example in Terminal(120).render(report_document(run))
+    assert example in render(report_document(run), 120)
 
 
 def test_variables_of_the_shell_are_among_the_facts() -> None:

@@ -7,7 +7,7 @@ from benchbench.documents.comparison import comparison_document
 from benchbench.documents.document import Column, Document, table
 from benchbench.documents.plan import plan_document
 from benchbench.documents.short_names import case_cells, short_params, varying_params
-from benchbench.exporters.terminal import Terminal, narrow_table
+from benchbench.exporters.terminal import narrow_table, render
 from benchbench.judging.comparison import compare_runs
 from tests.factories import a_case, a_run, a_run_info, some_rounds
 
@@ -50,16 +50,16 @@ def test_a_narrow_comparison_has_short_ids() -> None:
     comparison = compare_runs(ref, new)
     document = comparison_document(comparison, comparison.verdicts)
 
-    assert "slower  conv2d(kernel=1,…)/float32/eager@torch:cpu\n" in Terminal(80).render(document)
-    assert f"slower  {cases[0].id}\n" in Terminal(120).render(document)
+    assert "slower  conv2d(kernel=1,…)/float32/eager@torch:cpu\n" in render(document, 80)
+    assert f"slower  {cases[0].id}\n" in render(document, 120)
 
 
 def test_a_narrow_plan_has_short_ids() -> None:
     case = a_case(workload="resnet50_infer", params={"batch": 1, "image": 224, "depth": 50})
     document = plan_document(a_run_info(plan=(case,)))
 
-    assert "resnet50_infer(batch=1,image=224,…)/float32/eager@torch:cpu  " in Terminal(70).render(document)
-    assert f"{case.id}  " in Terminal(90).render(document)
+    assert "resnet50_infer(batch=1,image=224,…)/float32/eager@torch:cpu  " in render(document, 70)
+    assert f"{case.id}  " in render(document, 90)
 
 
 def rows_of_words(*words: str) -> Document:
@@ -68,7 +68,7 @@ def rows_of_words(*words: str) -> Document:
 
 def test_no_word_of_a_grid_is_broken() -> None:
     words = ("attention_backward", "optimizer=momentum of the network", "scaled dot-product attention")
-    output = Terminal(60).render(rows_of_words(*words))
+    output = render(rows_of_words(*words), 60)
 
     assert max(map(len, output.splitlines())) <= 60
     assert set(" ".join(words).split()) <= set(output.split())
@@ -86,12 +86,12 @@ def test_columns_of_high_rank_are_dropped_first_and_named(fields: list[tuple[int
     assert {column for column in columns if column.rank == 0} <= set(narrow.columns)
     needed_width = sum(max(2, len(str(row[column.name]))) + 2 for column in narrow.columns) - 2
     assert needed_width <= width or not any(column.rank for column in narrow.columns)
-    text = Terminal(width).render(Document(name="x", title="x", tables=(wide,)))
+    text = render(Document(name="x", title="x", tables=(wide,)), width)
     assert ("noroomfor" in "".join(text.split())) == bool(dropped_ranks)
 
 
 def test_words_wrap_if_they_do_not_fit() -> None:
-    assert Terminal(30).render(rows_of_words("a" * 20, "b" * 20, "")) == f"{'a' * 20}\n  c1: {'b' * 20}\n"
+    assert render(rows_of_words("a" * 20, "b" * 20, ""), 30) == f"{'a' * 20}\n  c1: {'b' * 20}\n"
 
 
 def test_a_parameter_that_some_sizes_lack_varies() -> None:

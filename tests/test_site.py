@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from benchbench.analyse.metrics import metric_named
-from benchbench.exporters._site import site_files
+from benchbench.exporters.site import site_files
 from benchbench.judging.series import trends
 from benchbench.model.run import Run
 from benchbench.store import runs
@@ -37,7 +37,7 @@ def site_of(runs: list[Run]) -> dict[str, bytes]:
 
 def links_of(name: str, content: bytes) -> set[str]:
     """Files of the site that a page links to or loads."""
-    links = re.findall(r'(?:href|src)="([^"#]+)"', content.decode())
+    links = re.findall(r'(?:href|src)="(?!data:)([^"#]+)"', content.decode())
     folder = Path(name).parent
     return {
         str((folder / unquote(link)).as_posix()).replace("runs/../", "").replace("cases/../", "")

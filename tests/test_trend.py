@@ -21,8 +21,8 @@ from benchbench.analyse.metrics import METRICS, metric_named
 from benchbench.analyse.rows import flatten, rows
 from benchbench.documents.history import NOTHING, history_document, largest_changes, sparkline
 from benchbench.errors import UsageError
-from benchbench.exporters._site import site_files
-from benchbench.exporters.csv import Csv
+from benchbench.exporters.site import site_files
+from benchbench.exporters.text import csv_file
 from benchbench.judging.change_points import change_points
 from benchbench.judging.comparison import compare_runs
 from benchbench.judging.series import FAILED, UNDECIDED, Trend, shared_changes, trends
@@ -96,7 +96,7 @@ def test_too_few_runs_get_a_note_with_the_number_needed() -> None:
 
 
 def test_csv_has_every_point_and_marks_changes() -> None:
-    text = Csv().export(history_document(trends(stepped(), LATENCY)))["history.csv"].decode()
+    text = csv_file(history_document(trends(stepped(), LATENCY)))["history.csv"].decode()
     lines = list(csv.DictReader(io.StringIO(text)))
     assert [row["run"] for row in lines] == [f"run{number:02d}" for number in range(16)]
     assert [row["run"] for row in lines if row["change"]] == ["run08"]
@@ -280,8 +280,8 @@ def test_a_run_without_a_value_is_listed_with_the_reason() -> None:
     assert "18 runs, 1 undecided, 1 failed" in text
     assert "processes disagree: 1.00, 10.0, 100 ms" in text
     assert [gap["run"] for gap in document.data[0]["missing"]] == ["run16", "run17"]
-    (csv_file,) = Csv().export(document).values()
-    lines = list(csv.DictReader(io.StringIO(csv_file.decode())))
+    (content,) = csv_file(document).values()
+    lines = list(csv.DictReader(io.StringIO(content.decode())))
     assert len(lines) == 18
     assert [line["run"] for line in lines if line["missing"]] == ["run16", "run17"]
 

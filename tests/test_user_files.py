@@ -11,7 +11,7 @@ import pytest
 
 from benchbench.documents.lists import suites_document
 from benchbench.errors import AccelbenchWarning, UsageError, page
-from benchbench.exporters.terminal import Terminal
+from benchbench.exporters.terminal import render
 from benchbench.launch import user_files
 from benchbench.launch.catalogue import user_file_warnings, workload_at, workload_named
 from benchbench.launch.project import UserCode, user_code
@@ -172,7 +172,7 @@ def test_a_narrow_terminal_shows_errors_completely(tmp_path: Path, monkeypatch: 
     (tmp_path / "suites").mkdir()
     (tmp_path / "suites" / "own.toml").write_text('description = "d"\n[[cases]]\nworkload = "nosuch"\n')
     monkeypatch.chdir(tmp_path)
-    output = " ".join(Terminal(80).render(suites_document(tmp_path)).split())
+    output = " ".join(render(suites_document(tmp_path), 80).split())
     assert "not usable: suites/own.toml, cases 1: No workload named 'nosuch'." in output
 
 

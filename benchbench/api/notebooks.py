@@ -20,7 +20,7 @@ MAX_TABLES = 12  # works with a table in a cell; a page has all
 def run_html(run: Run) -> str:
     """Answers and tables of a run's report, as a fragment of HTML."""
     from benchbench.api.stored import report
-    from benchbench.exporters.html import fragment
+    from benchbench.exporters.page import fragment
     from benchbench.format import count_of
 
     document = report(run)
@@ -34,7 +34,7 @@ def run_figure(run: Run, name: str = "") -> Figure:
     """Figure of the plot with this name, or of the first plot that is not empty. Raises UsageError."""
     from benchbench.api.stored import report
     from benchbench.documents.document import select_plots
-    from benchbench.exporters._figure import figure_of
+    from benchbench.exporters.plots import figure_of
 
     plots = [plot for plot in select_plots(report(run).plots, [name] if name else []) if plot.panels]
     if not plots:

@@ -8,11 +8,12 @@ from typing import Annotated
 import typer
 
 from benchbench.cli.app import EXCHANGE, app
-from benchbench.cli.formats import checked, formats, print_document
+from benchbench.cli.formats import checked, print_document
 from benchbench.cli.options import ResultsOption, TagOption, option
 from benchbench.cli.report import RunArgument
 from benchbench.cli.screen import print_message
 from benchbench.errors import UsageError
+from benchbench.exporters import FORMATS
 from benchbench.model.options import parse_tags
 
 
@@ -21,7 +22,7 @@ def export(
     run: RunArgument,
     to: Annotated[
         str | None,
-        typer.Option("--to", help=f"Format: one of {', '.join(formats())}.", callback=checked),
+        typer.Option("--to", help=f"Format: one of {', '.join(FORMATS)}.", callback=checked),
     ] = None,
     output: Annotated[
         Path | None,

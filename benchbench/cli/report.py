@@ -13,13 +13,13 @@ from benchbench.cli.formats import (
     TERMINAL,
     checked_several,
     format_of,
-    formats,
     print_document,
     write_formats,
 )
 from benchbench.cli.options import Names, ResultsOption, option
 from benchbench.cli.screen import print_answer, print_message
 from benchbench.errors import CannotWrite, UsageError
+from benchbench.exporters import FORMATS
 from benchbench.format import visible
 from benchbench.model.options import split_names
 
@@ -39,7 +39,7 @@ def report(
         str | None,
         typer.Option(
             "--format",
-            help=f"Format: {', '.join(formats())}; overrides the extension of -o. Several, such as png,svg, "
+            help=f"Format: {', '.join(FORMATS)}; overrides the extension of -o. Several, such as png,svg, "
             "are written to -o FOLDER.",
             callback=checked_several,
         ),

@@ -21,7 +21,7 @@ def site(
     """
     from benchbench import api
     from benchbench.cli.live import Lines
-    from benchbench.exporters._site import site_files
+    from benchbench.exporters.site import site_files
     from benchbench.store import disk, selectors
 
     observer = Lines()

@@ -9,152 +9,112 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from io import StringIO
 from itertools import compress, zip_longest
-from typing import TYPE_CHECKING, ClassVar
 
 from benchbench import format as fmt
-from benchbench.documents.document import Cell, Column, Document, Gauge, Layout, Table, paragraph
-from benchbench.exporters._text import EMPTY, STYLES, Marks, cell_text, code_lines, foot, mark_text, marks
-from benchbench.exporters.base import Exporter
+from benchbench.documents.document import Cell, Document, Gauge, Layout, Table, Tone, paragraph
+from benchbench.exporters.text import EMPTY, Marks, cell_text, code_lines, foot, mark_text, marks
 from benchbench.format import visible
-
-if TYPE_CHECKING:
-    from rich.text import Text
 
 GAP = 2  # between columns
 UNWRAPPED = 10_000  # a width beyond that of any line
 INDENT = 2
 MIN_BAR = 4  # characters; shorter bars do not show differences
 BREAK = re.compile(r"((?<!\d) )")  # keeps a number with its unit
-BREAKS = (
+WORDS = re.compile(r"((?<=\S) )")
+BREAKS = (  # between cells, words, parts of an id
     re.compile("( {2,})"),
     BREAK,
     re.compile("( )"),
     re.compile("((?<=[/,@=]))"),
-)  # between cells, words, parts of an id
+)
 MIN_REASON = 24  # characters for a reason next to its name; below that, it has its own line
+BOLD, DIM = "1", "2"  # codes of ECMA-48, select graphic rendition
+STYLES = {Tone.PLAIN: "", Tone.GOOD: "32", Tone.WARNING: "33", Tone.BAD: "31"}
+Row = Sequence[Cell | None]
 
 
-class Terminal(Exporter):
-    """Text of a given width, with or without colour."""
+def terminal(document: Document) -> dict[str, bytes]:
+    """Text for a file: nothing is coloured, wrapped or left out."""
+    return {f"{document.name}.txt": render(document).encode()}
 
-    extension: ClassVar[str] = "txt"
 
-    def __init__(self, width: int | None = None, *, color: bool = False) -> None:
-        """Set the width in character cells. Without a width, as for files, nothing is wrapped or left out."""
-        self._width = width
-        self._color = color
+def render(document: Document, width: int | None = None, *, color: bool = False) -> str:
+    """Text for a terminal of `width` character cells; no line ends in spaces."""
+    screen = Screen(width or UNWRAPPED, marks(document), color)
+    alternatives = [table for table in document.tables if table.layout is Layout.ALTERNATIVES]
+    sheet = Sheet(alternatives, screen) if alternatives else None
+    below = [*foot(document), *_no_room(sheet.left_out if sheet else (), "choose by --columns")]
+    blocks = [
+        [line for answer in document.answer for line in screen.sentence(answer)],
+        screen.sentences(document.facts),
+        *(_table_lines(table, screen, sheet) for table in document.tables),
+        screen.sentences(below),
+    ]
+    return "\n".join("".join(f"{line.rstrip()}\n" for line in block) for block in blocks if block)
 
-    def export(self, document: Document) -> dict[str, bytes]:
-        return {f"{document.name}.txt": self.render(document).encode()}
 
-    def render(self, document: Document) -> str:
-        """Text to print; no line ends in spaces."""
-        footnote_marks = marks(document)
-        alternatives = [table for table in document.tables if table.layout is Layout.ALTERNATIVES]
-        shared = sheet(alternatives, footnote_marks, self._width or UNWRAPPED) if alternatives else None
-        below = [*foot(document), *_no_room(shared.left_out if shared else (), "choose by --columns")]
-        blocks = [
-            self._printed([self._sentence(answer, footnote_marks) for answer in document.answer]),
-            self._printed(self._sentences(document.facts)),
-            *(self._printed(self._table(table, footnote_marks, shared)) for table in document.tables),
-            self._printed(self._sentences(below)),
-        ]
-        return "\n".join(filter(None, blocks))
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """Width of a terminal, the marks of the document's footnotes, and whether to use colour."""
 
-    def _sentence(self, cell: Cell, footnote_marks: Marks) -> Text:
+    width: int
+    marks: Marks
+    color: bool
+
+    def paint(self, text: str, style: str) -> str:
+        """Text in a style, if there is colour."""
+        return f"\x1b[{style}m{text}\x1b[0m" if self.color and style and text.strip() else text
+
+    def fold(self, text: str, style: str = "") -> list[str]:
+        """Lines of a text that may be too long for one."""
+        return [self.paint(part, style) for part in fold_line(text, self.width, (WORDS,))]
+
+    def sentence(self, cell: Cell) -> list[str]:
         """Cell on separate lines, with a hanging indent. Lines of code below it are not broken."""
-        lines = fmt.at_words(cell_text(cell, footnote_marks), self._width or UNWRAPPED)
-        text = _text("\n".join([*lines, *code_lines(cell)]), STYLES[cell.tone])
-        text.no_wrap = bool(cell.code)
-        return text
+        style = STYLES[cell.tone]
+        lines = fmt.at_words(cell_text(cell, self.marks), self.width)
+        folded = [part for line in lines for part in self.fold(line, style)]
+        return [*folded, *(self.paint(line, style) for line in code_lines(cell))]
 
-    def _sentences(self, contents: Iterable[str]) -> list[Text]:
-        return [self._sentence(Cell((content,)), {}) for content in contents]
+    def sentences(self, contents: Iterable[str]) -> list[str]:
+        """Lines of several texts."""
+        return [line for content in contents for line in self.sentence(Cell((content,)))]
 
-    def _printed(self, parts: Sequence[Text]) -> str:
-        from rich.console import Console
 
-        console = Console(
-            file=StringIO(),
-            width=self._width or UNWRAPPED,
-            force_terminal=self._color,
-            color_system="standard" if self._color else None,
-            no_color=not self._color,
-            markup=False,
-            highlight=False,
-            emoji=False,
-            legacy_windows=False,
-            _environ={},  # the caller sets width and colour
-        )
-        assert isinstance(console.file, StringIO)
-        for part in parts:
-            if part.no_wrap or _is_plain(part, console.width):
-                console.file.write(f"{part.plain}\n")  # faster than Rich, which takes 0.1 ms per line
-            else:
-                console.print(part)
-        return "".join(f"{line.rstrip()}\n" for line in console.file.getvalue().splitlines())
+def _table_lines(table: Table, screen: Screen, sheet: Sheet | None) -> list[str]:
+    """Title, facts, rows and notes of a table; columns of alternatives are named above the first table."""
+    title = _title(table, screen) if table.title else []
+    if sheet and table.layout is Layout.ALTERNATIVES:
+        return [*(sheet.heading() if table is sheet.first else []), *title, *sheet.lines(table)]
+    rows: Iterable[str] = ()
+    if table.rows:
+        rows = _paragraphs(table, screen) if table.layout is Layout.PARAGRAPHS else _grid(table, screen)
+    return [*title, *screen.sentences(table.facts), *rows, *screen.sentences(table.notes)] or [EMPTY]
 
-    def _table(self, table: Table, footnote_marks: Marks, shared: Sheet | None) -> list[Text]:
-        """Title, facts, rows and notes of a table; columns of alternatives are named above the
-        first table.
-        """
-        if shared and table.layout is Layout.ALTERNATIVES:
-            heading = [shared.heading()] if table is shared.first else []
-            return [*heading, _title(table, shared.width), *shared.lines(table, footnote_marks)]
-        title = [_title(table, self._width or UNWRAPPED)] if table.title else []
-        rows = self._rows(table, footnote_marks) if table.rows else []
-        below = [*rows, *self._sentences(table.notes)]
-        return [*title, *self._sentences(table.facts), *below] or [_line(EMPTY)]
 
-    def _rows(self, table: Table, footnote_marks: Marks) -> list[Text]:
-        """Rows, and a line that names the columns without room."""
-        width = self._width or UNWRAPPED
-        if table.layout is Layout.PARAGRAPHS:
-            return [_paragraphs(table, footnote_marks, width)]
-        visible_table = narrow_table(table, footnote_marks, width)
-        absent = [column.name for column in _used(table).columns if column not in visible_table.columns]
-        return [
-            *grid(visible_table, footnote_marks, width),
-            *self._sentences(_no_room(absent, "use --format markdown")),
-        ]
+def _title(table: Table, screen: Screen) -> list[str]:
+    """Full title if it fits, else the short one."""
+    fits = _length(visible(table.title)) <= screen.width
+    return screen.fold(visible(table.title if fits else table.short_title or table.title), BOLD)
 
 
 def _no_room(columns: Sequence[str], remedy: str) -> list[str]:
     return [f"no room for {', '.join(columns)}: widen the terminal, or {remedy}"] if columns else []
 
 
-def _line(content: str, style: str = "") -> Text:
-    return _text(visible(content), style)
-
-
-def _title(table: Table, width: int) -> Text:
-    """Full title if it fits, else the short one."""
-    fits = _length(visible(table.title)) <= width
-    return _line(table.title if fits else table.short_title or table.title, "bold")
-
-
-def _cell(cell: Cell | None, footnote_marks: Marks) -> Text:
-    return _line(cell_text(cell, footnote_marks), STYLES[cell.tone] if cell else "")
-
-
-def _paragraphs(table: Table, footnote_marks: Marks, width: int) -> Text:
+def _paragraphs(table: Table, screen: Screen) -> Iterator[str]:
     """First cells, with the others next to them in a hanging indent."""
-    from rich.text import Text
-
-    first = [_cell(row[0], footnote_marks) for row in table.rows]
-    indent = max(heading.cell_len for heading in first) + GAP
-    room = max(1, width - indent)
-    text = Text()
-    for heading, row in zip(first, table.rows, strict=True):
-        heading.pad_right(indent - heading.cell_len)
-        cells = [short_form(cell) if len(str(cell or "")) > room else cell for cell in row[1:]]
+    names = [cell_text(row[0], screen.marks) for row in table.rows]
+    indent = max(map(_length, names)) + GAP
+    room = max(1, screen.width - indent)
+    for name, (first, *others) in zip(names, table.rows, strict=True):
+        cells = [short_form(cell) if len(str(cell or "")) > room else cell for cell in others]
         lines = paragraph(table.columns[1:], cells)
-        parts = [part for line in lines for part in fold_line(visible(line), room)]
-        text.append_text(heading).append(f"\n{' ' * indent}".join(parts) + "\n")
-    text.rstrip()
-    return text
+        parts = [part for line in lines for part in fold_line(visible(line), room)] or [""]
+        heading = screen.paint(name, STYLES[first.tone] if first else "")
+        yield heading + " " * (indent - _length(name)) + parts[0]
+        yield from (" " * indent + part for part in parts[1:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,130 +139,96 @@ class Field:
 
     def heading(self, name: str) -> str:
         """Heading above the numbers."""
-        return (
-            name.ljust(self.total)
-            if self.bar
-            else _pad_left(_pad_right(name, len(name) + self.after), self.total)
+        if self.bar:
+            return name.ljust(self.total)
+        return _pad_left(_pad_right(name, len(name) + self.after), self.total)
+
+
+class Sheet:
+    """Common columns of the tables of alternatives: as many as fit.
+
+    Labels are shortened before columns are left out; bars take the remaining width.
+    """
+
+    def __init__(self, tables: Sequence[Table], screen: Screen) -> None:
+        self.first, self._screen = tables[0], screen
+        self._columns = columns = tables[0].columns
+        rows = [row for table in tables for row in table.rows]
+        fields = {index: self._field(rows, index) for index in range(1, len(columns))}
+        self._short = False
+        self._label_width = self._widest_label(rows)
+        if self._required_width(fields.values()) > screen.width:
+            self._short = True
+            self._label_width = self._widest_label(rows)
+        selected: dict[int, Field] = {}
+        for index in sorted(fields, key=lambda index: columns[index].rank):
+            if self._required_width([*selected.values(), fields[index]]) <= screen.width:
+                selected[index] = fields[index]
+        free = screen.width - self._required_width(selected.values())
+        self._fields = {index: _stretch(selected[index], free) for index in sorted(selected)}
+        self.left_out = tuple(
+            columns[index].name for index in fields if index not in selected and not fields[index].bar
         )
 
+    def _field(self, rows: Sequence[Row], index: int) -> Field:
+        name = visible(self._columns[index].name)
+        cells = [cell for row in rows if not _is_reason(row) and (cell := row[index])]
+        if any(isinstance(part, Gauge) for cell in cells for part in cell.parts):
+            return Field((), 0, max(MIN_BAR, _length(name)), bar=True)
+        widths = [[_length(part) for part in _parts(cell)] for cell in cells]
+        parts = tuple(map(max, zip_longest(*widths, fillvalue=0)))
+        after = max((_length(_after(cell, self._screen.marks)) for cell in cells), default=0)
+        spaces = max(len([width for width in parts if width]) - 1, 0)
+        return Field(parts, after, max(sum(parts) + spaces, _length(name)) + after)
 
-@dataclass(frozen=True, slots=True)
-class Sheet:
-    """Layout of tables with common columns. `fields`: by column index, without the first column.
+    def _widest_label(self, rows: Sequence[Row]) -> int:
+        return max((_length(self._label(row[0])) for row in rows), default=0)
 
-    `label`: width of the first column; `short`: use short labels. `left_out`: columns without room.
-    """
+    def _label(self, cell: Cell | None) -> str:
+        if cell and cell.short and self._short:
+            return visible(cell.short) + _after(cell, self._screen.marks)
+        return cell_text(cell, self._screen.marks)
 
-    first: Table
-    columns: tuple[Column, ...]
-    fields: dict[int, Field]
-    label: int
-    short: bool
-    left_out: tuple[str, ...]
-    width: int
+    def _required_width(self, fields: Iterable[Field]) -> int:
+        return INDENT + self._label_width + sum(GAP + field.total for field in fields)
 
-    def heading(self) -> Text:
+    def heading(self) -> list[str]:
         """Names of the columns."""
         names = [
-            " " * GAP + field.heading(visible(self.columns[index].name))
-            for index, field in self.fields.items()
+            " " * GAP + field.heading(visible(self._columns[index].name))
+            for index, field in self._fields.items()
         ]
-        return _text((" " * (INDENT + self.label) + "".join(names)).rstrip(), "dim")
+        return self._screen.fold((" " * (INDENT + self._label_width) + "".join(names)).rstrip(), DIM)
 
-    def lines(self, table: Table, footnote_marks: Marks) -> Iterator[Text]:
+    def lines(self, table: Table) -> Iterator[str]:
         """Yield a line per row; the last cell of a row may extend over empty columns."""
-        for label, *cells in table.rows:
-            name = " " * INDENT + _pad_right(_label(label, footnote_marks, short=self.short), self.label)
-            if _is_reason((label, *cells)):
-                yield from self._reason(name, cells[0] or Cell(), footnote_marks)
-            else:
-                yield self._line(name, cells, footnote_marks)
+        for row in table.rows:
+            name = " " * INDENT + _pad_right(self._label(row[0]), self._label_width)
+            if _is_reason(row):
+                yield from self._reason(name, row[1] or Cell())
+                continue
+            *parts, last = self._screen.fold(name) if _length(name) > self._screen.width else [name]
+            yield from parts
+            cells = [(row[index] or Cell(), field) for index, field in self._fields.items()]
+            texts = [(field.text(cell, self._screen.marks), STYLES[cell.tone]) for cell, field in cells]
+            yield last + "".join(" " * GAP + self._screen.paint(text, style) for text, style in texts)
 
-    def _line(self, name: str, cells: Sequence[Cell | None], footnote_marks: Marks) -> Text:
-        line = _text(name)
-        for index, field in self.fields.items():
-            cell = cells[index - 1] or Cell()
-            line.append(" " * GAP).append(field.text(cell, footnote_marks), STYLES[cell.tone])
-        line.rstrip()
-        return line
-
-    def _reason(self, name: str, cell: Cell, footnote_marks: Marks) -> Iterator[Text]:
+    def _reason(self, name: str, cell: Cell) -> Iterator[str]:
         indent = _length(name) + GAP
-        if indent + MIN_REASON > self.width:
-            yield _text(name.rstrip())
+        if indent + MIN_REASON > self._screen.width:
+            yield from self._screen.fold(name.rstrip())
             name, indent = "", INDENT + GAP
-        for number, part in enumerate(
-            fold_line(cell_text(cell, footnote_marks), max(1, self.width - indent))
-        ):
-            yield _text(_pad_right("" if number else name, indent)).append(part, STYLES[cell.tone])
-
-
-def sheet(tables: Sequence[Table], footnote_marks: Marks, width: int) -> Sheet:
-    """Choose columns that fit: labels are shortened before columns are dropped; bars take the remaining
-    width.
-    """
-    columns = tables[0].columns
-    fields = {index: _field(tables, index, footnote_marks) for index in range(1, len(columns))}
-    labels = {short: _widest_label(tables, footnote_marks, short=short) for short in (False, True)}
-    short = _required_width(labels[False], fields.values()) > width
-    selected: dict[int, Field] = {}
-    for index in sorted(fields, key=lambda index: columns[index].rank):
-        if _required_width(labels[short], [*selected.values(), fields[index]]) <= width:
-            selected[index] = fields[index]
-    free = width - _required_width(labels[short], selected.values())
-    return Sheet(
-        first=tables[0],
-        columns=columns,
-        fields={index: _stretch(selected[index], free) for index in sorted(selected)},
-        label=labels[short],
-        short=short,
-        left_out=tuple(
-            columns[index].name for index in fields if index not in selected and not fields[index].bar
-        ),
-        width=width,
-    )
-
-
-def _required_width(label: int, fields: Iterable[Field]) -> int:
-    return INDENT + label + sum(GAP + field.total for field in fields)
+        parts = fold_line(cell_text(cell, self._screen.marks), max(1, self._screen.width - indent))
+        for number, part in enumerate(parts):
+            yield _pad_right("" if number else name, indent) + self._screen.paint(part, STYLES[cell.tone])
 
 
 def _stretch(field: Field, free: int) -> Field:
-    if not field.bar:
-        return field
-    return Field(field.parts, field.after, min(field.total + free, fmt.LONGEST_BAR), bar=True)
+    return replace(field, total=min(field.total + free, fmt.LONGEST_BAR)) if field.bar else field
 
 
-def _field(tables: Sequence[Table], index: int, footnote_marks: Marks) -> Field:
-    name = visible(tables[0].columns[index].name)
-    cells = [row[index] for table in tables for row in table.rows if not _is_reason(row)]
-    filled = [cell for cell in cells if cell]
-    if any(isinstance(part, Gauge) for cell in filled for part in cell.parts):
-        return Field((), 0, max(MIN_BAR, _length(name)), bar=True)
-    rows = [[_length(part) for part in _parts(cell)] for cell in filled]
-    parts = tuple(map(max, zip_longest(*rows, fillvalue=0)))
-    after = max((_length(_after(cell, footnote_marks)) for cell in filled), default=0)
-    spaces = max(len([width for width in parts if width]) - 1, 0)
-    return Field(parts, after, max(sum(parts) + spaces, _length(name)) + after)
-
-
-def _is_reason(row: Sequence[Cell | None]) -> bool:
+def _is_reason(row: Row) -> bool:
     return len(row) > 2 and all(cell is None for cell in row[2:])
-
-
-def _widest_label(tables: Sequence[Table], footnote_marks: Marks, *, short: bool) -> int:
-    labels = (_label(row[0], footnote_marks, short=short) for table in tables for row in table.rows)
-    return max(map(_length, labels), default=0)
-
-
-def _label(cell: Cell | None, footnote_marks: Marks, *, short: bool) -> str:
-    if cell is None:
-        return ""
-    return (
-        visible(cell.short) + _after(cell, footnote_marks)
-        if short and cell.short
-        else cell_text(cell, footnote_marks)
-    )
 
 
 def _parts(cell: Cell) -> list[str]:
@@ -311,6 +237,44 @@ def _parts(cell: Cell) -> list[str]:
 
 def _after(cell: Cell, footnote_marks: Marks) -> str:
     return (" ?" if cell.unsure else "") + mark_text(cell, footnote_marks)
+
+
+def _grid(table: Table, screen: Screen) -> Iterator[str]:
+    """Columns as wide as needed, or without room for their longest words a line per cell; then a line that
+    names the columns without room.
+    """
+    narrow = narrow_table(table, screen.marks, screen.width)
+    names = _headings(narrow)
+    texts = [[cell_text(cell, screen.marks) for cell in row] for row in narrow.rows]
+    widths = _widths(list(zip(names, *texts, strict=True)), screen.width - GAP * (len(names) - 1))
+    if widths is None:
+        yield from _stack(names, narrow.rows, screen)
+    else:
+        styles = [[STYLES[cell.tone] if cell else "" for cell in row] for row in narrow.rows]
+        for row, row_styles in zip([names, *texts], [[BOLD] * len(names), *styles], strict=True):
+            columns = [fold_line(text, width) for text, width in zip(row, widths, strict=True)]
+            for parts in zip_longest(*columns, fillvalue=""):
+                cells = zip(parts, row_styles, widths, strict=True)
+                yield "".join(
+                    screen.paint(part, style) + " " * (width + GAP - _length(part))
+                    for part, style, width in cells
+                )
+    absent = [column.name for column in _used(table).columns if column not in narrow.columns]
+    yield from screen.sentences(_no_room(absent, "use --format markdown"))
+
+
+def _stack(names: Sequence[str], rows: Sequence[Row], screen: Screen) -> Iterator[str]:
+    """First cells, each with the other cells and their names below it."""
+    for first, *remaining in rows:
+        texts = [
+            f"{name.lower()}: {cell_text(cell, screen.marks)}"
+            for name, cell in zip(names[1:], remaining, strict=True)
+            if cell and cell.parts
+        ]
+        style = (STYLES[first.tone] or BOLD) if first else ""
+        yield from screen.fold(cell_text(first, screen.marks), style)
+        for part in fold_line((" " * GAP).join(texts), max(1, screen.width - GAP)) if texts else ():
+            yield " " * GAP + part
 
 
 def narrow_table(table: Table, footnote_marks: Marks, width: int) -> Table:
@@ -340,36 +304,6 @@ def _used(table: Table) -> Table:
 def _select_columns(table: Table, selection: Sequence[bool]) -> Table:
     rows = tuple(tuple(compress(row, selection)) for row in table.rows)
     return replace(table, columns=tuple(compress(table.columns, selection)), rows=rows)
-
-
-def grid(table: Table, footnote_marks: Marks, width: int) -> list[Text]:
-    """Grid with columns as wide as needed; without room for their longest words, a line per cell."""
-    names, rows = _headings(table), table.rows
-    texts = [[cell_text(cell, footnote_marks) for cell in row] for row in rows]
-    widths = _widths(list(zip(names, *texts, strict=True)), width - GAP * (len(names) - 1))
-    if widths is None:
-        return [_stack(names, rows, footnote_marks, width)]
-    tones = [[STYLES[cell.tone] if cell else "" for cell in row] for row in rows]
-    lines = _grid_row(names, ["bold"] * len(names), widths)
-    return [
-        *lines,
-        *(line for row, styles in zip(texts, tones, strict=True) for line in _grid_row(row, styles, widths)),
-    ]
-
-
-def _grid_row(texts: Sequence[str], styles: Sequence[str], widths: Sequence[int]) -> Iterator[Text]:
-    """Yield the lines of a row."""
-    columns = [fold_line(text, width) for text, width in zip(texts, widths, strict=True)]
-    for parts in zip_longest(*columns, fillvalue=""):
-        cells = [_pad_right(part, width + GAP) for part, width in zip(parts, widths, strict=True)]
-        if any(styles):
-            line = _text("")
-            for cell, style in zip(cells, styles, strict=True):
-                line.append(cell, style)
-            line.rstrip()
-            yield line
-        else:
-            yield _text("".join(cells).rstrip())
 
 
 def short_form(cell: Cell | None) -> Cell | None:
@@ -414,29 +348,10 @@ def _narrowest(texts: Sequence[str], lines: int, minimum: int) -> int:
     return width
 
 
-def _stack(
-    names: Sequence[str], rows: Sequence[Sequence[Cell | None]], footnote_marks: Marks, width: int
-) -> Text:
-    """First cells, each with the other cells and their names below it."""
-    text = _text("")
-    for first, *remaining in rows:
-        texts = [
-            f"{name.lower()}: {cell_text(cell, footnote_marks)}"
-            for name, cell in zip(names[1:], remaining, strict=True)
-            if cell and cell.parts
-        ]
-        text.append(cell_text(first, footnote_marks), STYLES[first.tone] or "bold" if first else "")
-        for part in fold_line((" " * GAP).join(texts), max(1, width - GAP)) if texts else ():
-            text.append(f"\n{' ' * GAP}{part}")
-        text.append("\n")
-    text.rstrip()
-    return text
-
-
-def fold_line(line: str, room: int) -> list[str]:
+def fold_line(line: str, room: int, breaks: Sequence[re.Pattern[str]] = BREAKS) -> list[str]:
     """Break a line into lines that fit: between cells if possible, else between words, else within words."""
     lines = [""]
-    _fill(lines, "", line, room, BREAKS)
+    _fill(lines, "", line, room, breaks)
     return lines if lines[0] else lines[1:] or lines
 
 
@@ -454,18 +369,6 @@ def _fill(lines: list[str], gap: str, part: str, room: int, breaks: Sequence[re.
         from rich.cells import chop_cells
 
         lines += chop_cells(part, room)
-
-
-def _is_plain(text: Text, width: int) -> bool:
-    """True if the text has no style and each line fits."""
-    unstyled = not (text.style or text.spans)
-    return unstyled and all(_length(line) <= width for line in text.plain.splitlines())
-
-
-def _text(content: str, style: str = "") -> Text:
-    from rich.text import Text
-
-    return Text(content, style=style, overflow="fold")
 
 
 def _length(text: str) -> int:

@@ -22,7 +22,7 @@ from benchbench.documents.document import (
     TrendLine,
     TrendPoint,
 )
-from benchbench.exporters._ticks import date_names, enclosing, even_ticks, log_ticks, tick_text
+from benchbench.exporters.ticks import date_names, enclosing, even_ticks, log_ticks, tick_text
 from benchbench.judging.change_points import Change
 from benchbench.stats import median
 
@@ -225,9 +225,13 @@ def draw_sweeps(axes: Axes, panel: Sweeps) -> None:
         axes.plot(
             [], [], marker=marker, markersize=4, linewidth=1.2, color=shade, label=label_of(sweep.label)
         )
-        for point in sweep.points:
-            if point.low is not None and point.high is not None and point.low > 0:
-                axes.plot([point.size] * 2, [point.low, point.high], color=shade, linewidth=2, alpha=0.6)
+        intervals = [
+            (point.size, end)
+            for point in sweep.points
+            if point.low is not None and point.high is not None and point.low > 0
+            for end in (point.low, point.high, math.nan)  # NaN interrupts the line
+        ]
+        axes.plot(*_columns(intervals), color=shade, linewidth=2, alpha=0.6)
         if sweep.knee:
             style = "--" if sweep.knee.is_undecided else "-"
             axes.scatter([sweep.knee.size], [sweep.knee.value], linestyle=style, **RING)

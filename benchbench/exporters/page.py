@@ -12,10 +12,11 @@ from dataclasses import replace
 from hashlib import sha256
 from html import escape
 from importlib.resources import files
-from typing import ClassVar
+from urllib.parse import quote
 from zlib import crc32
 
 from benchbench.documents.document import (
+    Bars,
     Cell,
     Document,
     Gauge,
@@ -25,14 +26,13 @@ from benchbench.documents.document import (
     Panel,
     Roofline,
     Spread,
+    Strips,
     Sweeps,
     Table,
     Tone,
 )
-from benchbench.exporters._charts import chart, legend
-from benchbench.exporters._drawing import Ruler, axis, drawing, ruler_of, symbol
-from benchbench.exporters._text import EMPTY, html_text
-from benchbench.exporters.base import Exporter
+from benchbench.exporters.drawing import Ruler, axis, drawing, ruler_of, symbol
+from benchbench.exporters.text import EMPTY, html_text
 
 OWN_FILES = "'self' file:"  # sources of the style and script of a site; a page on a disk has no origin
 PARTS = ("page.css", "page.js")  # in this folder
@@ -40,6 +40,7 @@ Links = Mapping[str, str]
 NO_LINKS: Links = {}
 LOWER_LINE = 2  # columns of a paragraph from this line on are below the row
 MAX_SLUG_LENGTH = 40  # characters
+DATA_URL_SAFE = " !$'()*+,/:;<=>?@[]^`{|}"  # characters without an escape in a quoted data URL
 SIGN = "±"  # a value with this sign needs no label with it
 LONG = 24  # longer texts may be broken anywhere
 READING = (
@@ -48,39 +49,32 @@ READING = (
 )
 
 
-class Html(Exporter):
-    """A separate page, or one of a site. Equal documents give equal bytes."""
+def html_page(
+    document: Document, *, assets: str | None = None, links: Links = NO_LINKS, feed: str = ""
+) -> dict[str, bytes]:
+    """A separate page, or one of a site. Equal documents give equal bytes.
 
-    extension: ClassVar[str] = "html"
-
-    def __init__(self, assets: str | None = None, links: Links = NO_LINKS, feed: str = "") -> None:
-        """Configure the page. `assets`: address of style and script; None includes them in the page.
-
-        `links`: text of a cell → address of its link; links without a cell are at the top. `feed`: address of
-        a feed.
-        """
-        self._assets = assets
-        self._links = links
-        self._feed = feed
-
-    def export(self, document: Document) -> dict[str, bytes]:
-        if self._assets is None:
-            style, script = ((files("benchbench.exporters") / name).read_text("utf-8") for name in PARTS)
-            head, end = f"<style>{style}</style>", f"<script>{script}</script>"
-            head = _policy(_hash_source(style), _hash_source(script)) + head
-        else:
-            style, script = (f"{escape(self._assets)}{name}" for name in PARTS)
-            head, end = f'<link rel="stylesheet" href="{style}">', f'<script src="{script}"></script>'
-            head = _policy(OWN_FILES, OWN_FILES) + head
-        if self._feed:
-            head += f'<link rel="alternate" type="application/atom+xml" href="{escape(self._feed)}">'
-        return {f"{document.name}.html": _page(document, self._links, head, end).encode()}
+    `assets`: address of style and script; None includes them in the page. `links`: text of a cell → address
+    of its link; links without a cell are at the top. `feed`: address of a feed.
+    """
+    if assets is None:
+        style, script = ((files("benchbench.exporters") / name).read_text("utf-8") for name in PARTS)
+        head, end = f"<style>{style}</style>", f"<script>{script}</script>"
+        head = _policy(_hash_source(style), _hash_source(script)) + head
+    else:
+        style, script = (f"{escape(assets)}{name}" for name in PARTS)
+        head, end = f'<link rel="stylesheet" href="{style}">', f'<script src="{script}"></script>'
+        head = _policy(OWN_FILES, OWN_FILES) + head
+    if feed:
+        head += f'<link rel="alternate" type="application/atom+xml" href="{escape(feed)}">'
+    return {f"{document.name}.html": _page(document, links, head, end).encode()}
 
 
 def _policy(styles: str, scripts: str) -> str:
-    """Content-Security-Policy of a page: nothing is loaded but its own style and script."""
+    """Content-Security-Policy of a page: nothing is loaded but its own style, script and charts."""
     policy = (
-        f"default-src 'none'; style-src {styles}; script-src {scripts}; base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; style-src {styles}; script-src {scripts}; img-src data:; base-uri 'none'; "
+        "form-action 'none'"
     )
     return f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
 
@@ -405,8 +399,12 @@ def _commands(table: Table) -> str:
 
 def _charts(document: Document) -> Iterator[str]:
     """Charts on the first page of each plot; tables have all numbers."""
-    for plot in document.plots:
-        panels = plot.panels if plot.page == 1 else ()
+    panels_by_plot = [(plot, plot.panels) for plot in document.plots if plot.panels and plot.page == 1]
+    if all(isinstance(panels[0], Bars | Strips) for _, panels in panels_by_plot):
+        return
+    from benchbench.exporters.plots import chart
+
+    for plot, panels in panels_by_plot:
         figures = [_figure(panel, svg) for panel in panels if (svg := chart(panel))]
         if figures:
             more = f"{plot.more} more: --format png -o FOLDER draws all. " if plot.more else ""
@@ -415,16 +413,19 @@ def _charts(document: Document) -> Iterator[str]:
             yield f'<p class="soft">{more}{html_text(plot.reading)}</p>'
 
 
-def _figure(panel: Panel, svg: str) -> str:
-    """Chart with its caption and, if it is too wide, scrolling by keys."""
+def _figure(panel: Panel, svg: bytes) -> str:
+    """Chart with its caption and, if it is too wide, scrolling by keys.
+
+    An image cannot run scripts, and its styles and ids do not meet those of the page.
+    """
     finding = panel.summary if isinstance(panel, Sweeps | Roofline) else ""
     details = panel.details if isinstance(panel, Sweeps) else ""
     head = f"<h3>{html_text(finding)}</h3>" if finding else ""
     details_below = f"<p>{html_text(details)}</p>" if details else ""
-    keys = "".join(f"<span>{line} {html_text(label)}</span>" for label, line in legend(panel))
-    key = f'<p class="symbol">{keys}</p>' if keys else ""
     caption = f"<figcaption>{head}{html_text(panel.title)}{details_below}</figcaption>"
-    return f'<figure tabindex="0">{caption}{key}{svg}</figure>'
+    content = quote(b" ".join(svg.split()), safe=DATA_URL_SAFE)
+    image = f'<img class="chart" alt="" src="data:image/svg+xml,{content}">'
+    return f'<figure tabindex="0">{caption}{image}</figure>'
 
 
 def _titled_list(title: str, lines: Iterable[str]) -> str:

@@ -14,9 +14,9 @@ from zlib import crc32
 
 from benchbench import format as fmt
 from benchbench.documents.document import Mark, Spread
-from benchbench.exporters._panels import colour
-from benchbench.exporters._text import html_text
-from benchbench.exporters._ticks import enclosing, log_ticks, tick_text, without_overlap
+from benchbench.exporters.panels import colour
+from benchbench.exporters.text import html_text
+from benchbench.exporters.ticks import enclosing, log_ticks, tick_text, without_overlap
 from benchbench.stats import median, quantile
 
 WIDTH = 300.0  # pixels of a drawing

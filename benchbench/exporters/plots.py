@@ -14,7 +14,7 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from benchbench.documents.document import Bars, Document, Panel, Plot, PricePanel, Roofline, Strips, Sweeps
-from benchbench.exporters._panels import alternatives, cut, draw_panel, is_wide, label_of
+from benchbench.exporters.panels import alternatives, cut, draw_panel, is_wide, label_of
 from benchbench.format import visible
 
 if TYPE_CHECKING:
@@ -66,7 +66,17 @@ TICKED = (Sweeps, Roofline)  # have units in their ticks
 TREND_WIDTH, TREND_HEIGHT = 4.6, 1.7
 
 
-def pictures(document: Document, extension: str) -> dict[str, bytes]:
+def png(document: Document) -> dict[str, bytes]:
+    """A picture per plot; equal plots give equal bytes."""
+    return _pictures(document, "png")
+
+
+def svg(document: Document) -> dict[str, bytes]:
+    """A picture per plot; equal plots give equal bytes."""
+    return _pictures(document, "svg")
+
+
+def _pictures(document: Document, extension: str) -> dict[str, bytes]:
     """Draw a file per plot in a format of matplotlib. Empty plots are drawn only if all are empty."""
     plots = [plot for plot in document.plots if plot.panels] or document.plots
     return {f"{plot.name}.{extension}": _picture(plot, extension) for plot in plots}
@@ -83,16 +93,39 @@ def figure_of(plot: Plot) -> Figure:
 def _picture(plot: Plot, extension: str) -> bytes:
     import matplotlib as mpl
 
-    with mpl.rc_context(STYLE), warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", message="Glyph"
-        )  # characters that the font lacks are shown as boxes
+    with mpl.rc_context(STYLE):
         layout = layout_of(plot)
-        content = BytesIO()
-        metadata = {"Date": None} if extension == "svg" else None
-        dpi = min(DPI, PIXELS / layout.height)
-        _figure(plot, layout).savefig(content, format=extension, dpi=dpi, metadata=metadata)
+        return _saved(_figure(plot, layout), extension, dpi=min(DPI, PIXELS / layout.height))
+
+
+def _saved(figure: Figure, extension: str, dpi: float) -> bytes:
+    content = BytesIO()
+    metadata = {"Date": None} if extension == "svg" else None
+    with warnings.catch_warnings():
+        # Characters that the font lacks are shown as boxes.
+        warnings.filterwarnings("ignore", message="Glyph")
+        figure.savefig(content, format=extension, dpi=dpi, metadata=metadata)
     return content.getvalue()
+
+
+def chart(panel: Panel) -> bytes:
+    """SVG of one panel, without texts around it, for a page; empty for bars and samples, which tables show.
+
+    Texts stay texts, in a font of the viewer, which takes a fifth of the bytes of their outlines.
+    """
+    if isinstance(panel, Bars | Strips):
+        return b""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    column, height = _column([panel], WIDER), _height(panel)
+    size = column.width + 2 * MARGIN, height + _axis(panel) + 2 * MARGIN
+    box = column.left + MARGIN, _axis(panel) + MARGIN, column.axes, height
+    with mpl.rc_context({**STYLE, "svg.fonttype": "none"}):
+        figure = Figure(figsize=size)
+        axes = figure.add_axes((box[0] / size[0], box[1] / size[1], box[2] / size[0], box[3] / size[1]))
+        draw_panel(axes, panel, wide=is_wide(panel))
+        return _saved(figure, "svg", DPI)
 
 
 def _figure(plot: Plot, layout: FigureLayout) -> Figure:

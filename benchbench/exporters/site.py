@@ -14,8 +14,8 @@ from benchbench.documents.comparison import comparison_document, comparison_summ
 from benchbench.documents.document import Cell, Content, Document, Tone, table
 from benchbench.documents.history import history_document
 from benchbench.documents.run import report_document
-from benchbench.exporters._text import html_text
-from benchbench.exporters.html import PARTS, Html, slug
+from benchbench.exporters.page import PARTS, html_page, slug
+from benchbench.exporters.text import html_text
 from benchbench.format import count_of, ratio
 from benchbench.judging.comparison import compare_runs
 from benchbench.judging.series import Trend
@@ -83,7 +83,7 @@ def _run_pages(run: Run, earlier: Run | None) -> tuple[_Entry, list[File]]:
 
 
 def _page(document: Document, links: Linked) -> bytes:
-    (content,) = Html(assets="../", links=links).export(document).values()
+    (content,) = html_page(document, assets="../", links=links).values()
     return content
 
 
@@ -104,7 +104,7 @@ def _index(entries: Sequence[_Entry], trends: Sequence[Trend]) -> bytes:
             ),
         ),
     )
-    (content,) = Html(assets="", links=links, feed="feed.xml").export(document).values()
+    (content,) = html_page(document, assets="", links=links, feed="feed.xml").values()
     return content
 
 

@@ -1,1 +1,0 @@
-"""Formats for CI services and other benchmark tools, one per file."""
