@@ -45,6 +45,7 @@ FAMILIES = {
     f"{WORKLOADS}.operations.rows": ("reduction", "sort", "top_k"),
     f"{WORKLOADS}.operations.tables": ("embedding", "gather", "scatter"),
     f"{WORKLOADS}.networks.decoders": ("gpt2", "llama", "transformer"),
+    f"{WORKLOADS}.networks.encoders": ("bert_base", "encoder_decoder"),
     f"{WORKLOADS}.networks.plain_cnns": ("convnet", "mnist_cnn", "vgg16"),
     f"{WORKLOADS}.networks.residual_networks": ("r3d18", "resnet50"),
     f"{WORKLOADS}.transfers.copies": ("device_to_host", "host_to_device", "overlap"),

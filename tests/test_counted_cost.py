@@ -19,8 +19,8 @@ from benchbench.worker.case import unused_work_note
 from benchbench.workloads._conv_layers import Conv, ConvTranspose, saved_by_algorithms, saved_in
 from benchbench.workloads._layers import Dense
 from benchbench.workloads.base import Draw, Workload
-from benchbench.workloads.networks.bert_base import BertBaseTrain
 from benchbench.workloads.networks.dcgan import DcganTrain
+from benchbench.workloads.networks.encoders import BertBaseTrain
 from benchbench.workloads.networks.residual_networks import Resnet50Infer, Resnet50Train
 from benchbench.workloads.operations.attention import Attention, AttentionBackward
 from benchbench.workloads.operations.convolution import (

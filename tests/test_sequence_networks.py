@@ -9,8 +9,12 @@ from benchbench.model.case import Dtype
 from benchbench.workloads._reference.ops import Ops
 from benchbench.workloads.base import Draw
 from benchbench.workloads.network import Network
-from benchbench.workloads.networks.bert_base import BertBaseInfer, BertBaseTrain
-from benchbench.workloads.networks.encoder_decoder import EncoderDecoderInfer, EncoderDecoderTrain
+from benchbench.workloads.networks.encoders import (
+    BertBaseInfer,
+    BertBaseTrain,
+    EncoderDecoderInfer,
+    EncoderDecoderTrain,
+)
 from benchbench.workloads.networks.speech_encoder import SpeechEncoderInfer, SpeechEncoderTrain
 from tests.test_attention import Unmasked, Unscaled
 from tests.tiny import error_ratio, reference_of

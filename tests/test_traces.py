@@ -11,7 +11,7 @@ import pytest
 
 from benchbench.errors import Unsupported
 from benchbench.model.profile import Operator, Profile
-from benchbench.traces import chrome, onnxruntime, openvino, xla
+from benchbench.traces import chrome, engines, xla
 from benchbench.traces.spans import BEGIN, END, Recording, Unread
 from benchbench.traces.xla import Event, Line
 
@@ -98,7 +98,7 @@ ONNX_RUNTIME = [
 
 
 def test_onnx_runtime_s_operators_are_the_types_of_kernels_in_the_last_runs() -> None:
-    profile = onnxruntime.parse_profile(ONNX_RUNTIME, RECORDING)
+    profile = engines.parse_onnxruntime_trace(ONNX_RUNTIME, RECORDING)
     assert {name: operator.calls for name, operator in operators(profile).items()} == {"Conv": 2, "MatMul": 2}
     assert operators(profile)["Conv"].host_self_s == pytest.approx(30e-6)
     assert operators(profile)["Conv"].bytes == 2 * (1536 + 1792 + 4608)
@@ -108,19 +108,19 @@ def test_onnx_runtime_s_operators_are_the_types_of_kernels_in_the_last_runs() ->
 
 def test_onnx_runtime_kernels_without_sizes_have_no_bytes() -> None:
     bare = [event | {"args": {"op_name": "Conv"}} for event in ONNX_RUNTIME]
-    assert operators(onnxruntime.parse_profile(bare, RECORDING))["Conv"].bytes is None
+    assert operators(engines.parse_onnxruntime_trace(bare, RECORDING))["Conv"].bytes is None
 
 
 def test_a_trace_of_fewer_runs_than_recorded_is_refused() -> None:
     with pytest.raises(Unsupported, match="does not contain the steps"):
-        onnxruntime.parse_profile(ONNX_RUNTIME[:6], RECORDING)
+        engines.parse_onnxruntime_trace(ONNX_RUNTIME[:6], RECORDING)
 
 
-def counters(conv_s: float, product_s: float) -> list[openvino.Counter]:
+def counters(conv_s: float, product_s: float) -> list[engines.OpenVinoCounter]:
     return [
-        openvino.Counter("relu", "Convolution", "brgconv_avx512_f32", conv_s),
-        openvino.Counter("last", "Convolution", "jit_avx512_f32", 2e-6),
-        openvino.Counter("mm", "MatMul", "brgemm_avx512_f32", product_s),
+        engines.OpenVinoCounter("relu", "Convolution", "brgconv_avx512_f32", conv_s),
+        engines.OpenVinoCounter("last", "Convolution", "jit_avx512_f32", 2e-6),
+        engines.OpenVinoCounter("mm", "MatMul", "brgemm_avx512_f32", product_s),
     ]
 
 
@@ -128,7 +128,7 @@ def test_openvino_operators_are_counter_means_of_the_recorded_steps() -> None:
     """Three steps before the two recorded ones; the first convolution took 30 µs each, then 10 µs."""
     recording = replace(RECORDING, step_s=(20e-6, 24e-6))
     before, after = counters(30e-6, 4e-6), counters(22e-6, 4e-6)
-    profile = openvino.parse_profile(before, after, 3, recording)
+    profile = engines.parse_openvino_counters(before, after, 3, recording)
     assert {name: operator.calls for name, operator in operators(profile).items()} == {
         "Convolution": 4,
         "MatMul": 2,
@@ -141,14 +141,16 @@ def test_openvino_operators_are_counter_means_of_the_recorded_steps() -> None:
 
 
 def test_counters_of_whole_microseconds_do_not_exceed_the_steps() -> None:
-    profile = openvino.parse_profile([], counters(7e-6, 3e-6), 0, replace(RECORDING, step_s=(6e-6, 6e-6)))
+    profile = engines.parse_openvino_counters(
+        [], counters(7e-6, 3e-6), 0, replace(RECORDING, step_s=(6e-6, 6e-6))
+    )
     assert (profile.wall_s, profile.busy_s, profile.gaps.total_s) == pytest.approx((12e-6, 12e-6, 0.0))
     assert sum(operator.host_self_s for operator in profile.operators) == pytest.approx(12e-6)
 
 
 def test_without_a_counter_there_is_no_profile() -> None:
     with pytest.raises(Unsupported, match="counted no node"):
-        openvino.parse_profile([], [], 3, RECORDING)
+        engines.parse_openvino_counters([], [], 3, RECORDING)
 
 
 def memory_event(at: float, size: int, in_use: int, device: int = 0) -> dict[str, Any]:

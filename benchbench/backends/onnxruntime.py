@@ -36,7 +36,7 @@ from benchbench.model.measurement import Memory
 from benchbench.model.note import NoteKind, note
 from benchbench.model.profile import Profile
 from benchbench.model.user_model import ONNX, TORCH
-from benchbench.traces import onnxruntime as _ort
+from benchbench.traces.engines import parse_onnxruntime_trace
 
 PROVIDERS = {
     "cpu": "CPUExecutionProvider",
@@ -319,7 +319,7 @@ class OnnxSession(ExportedSession):
         name = f"ONNX Runtime's profiler {onnxruntime.__version__}"
         recording = self.record(name, again, iterations, count, nullcontext)
         trace = Path(session.end_profiling()).rename(folder / TRACE)
-        profile = _ort.parse_profile(json.loads(trace.read_bytes()), recording)
+        profile = parse_onnxruntime_trace(json.loads(trace.read_bytes()), recording)
         return dataclasses.replace(profile, traces=(TRACE,))
 
     def events_of(self, step: Callable[[], Any]) -> int:

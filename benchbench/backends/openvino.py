@@ -29,7 +29,7 @@ from benchbench.model.measurement import Memory
 from benchbench.model.note import NoteKind, note
 from benchbench.model.profile import Profile
 from benchbench.model.user_model import ONNX, TORCH
-from benchbench.traces.openvino import Counter, parse_profile
+from benchbench.traces.engines import OpenVinoCounter, parse_openvino_counters
 
 CPU = "CPU"  # OpenVINO's name for the plugin
 HINTS = {
@@ -321,7 +321,7 @@ class OpenVinoSession(ExportedSession):
         before = _counters_of(request)
         name = f"OpenVINO's counters {openvino.__version__.partition('-')[0]}"
         recording = self.record(name, again, iterations, count, nullcontext)
-        return parse_profile(before, _counters_of(request), WARM_STEPS, recording)
+        return parse_openvino_counters(before, _counters_of(request), WARM_STEPS, recording)
 
     def precision(self) -> dict[str, str]:
         """Requested precision; torch's switches have no effect. Kernels of the CPU are checked when the model
@@ -453,13 +453,13 @@ def _torch_dtype(kind: Any) -> Any:
     return torch.from_numpy(np.empty(0, kind.to_dtype())).dtype
 
 
-def _counters_of(request: Any) -> list[Counter]:
+def _counters_of(request: Any) -> list[OpenVinoCounter]:
     """Counters of the executed nodes."""
     import openvino
 
     executed = openvino.ProfilingInfo.Status.EXECUTED
     return [
-        Counter(info.node_name, info.node_type, info.exec_type, info.real_time.total_seconds())
+        OpenVinoCounter(info.node_name, info.node_type, info.exec_type, info.real_time.total_seconds())
         for info in request.get_profiling_info()
         if info.status == executed
     ]

@@ -1,4 +1,4 @@
-"""BERT base with its head for masked tokens, as in the published code of Devlin et al. 2018."""
+"""Encoders of text, and an encoder with a decoder."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self
 from benchbench.arrays import Array
 from benchbench.errors import UsageError
 from benchbench.workloads._layers import Dense, Embedding, Layer, Norm, TiedDense, TransformerSize
+from benchbench.workloads._losses import MeanSquared
 from benchbench.workloads._programs import torch_layers
 from benchbench.workloads._programs.tensorflow_layers import read_once
 from benchbench.workloads._programs.transformer_layers import (
@@ -21,15 +22,17 @@ from benchbench.workloads.base import Draw
 from benchbench.workloads.network import ENCODER_LAYERS, Division, DivisionPlan, Network
 from benchbench.workloads.steps import Inference, TrainingStep
 
-SIZE = frozenset({"hidden", "heads", "depth", "vocabulary", "positions"})
-SEGMENTS = 2
-EXPANSION = 4
-EPSILON = 1e-12
+BERT_SIZES = frozenset({"hidden", "heads", "depth", "vocabulary", "positions"})
+BERT_SEGMENTS = 2
+BERT_EXPANSION = 4
+BERT_EPSILON = 1e-12
 
 
 @dataclass(frozen=True)
 class BertBase(Network):
-    """109,514,298 parameters: layers normalised last, exact GELU, the output tied to the embedding.
+    """BERT base with its head for masked tokens, as in the published code of Devlin et al. 2018.
+
+    109,514,298 parameters: layers normalised last, exact GELU, the output tied to the embedding.
 
     The masked positions alone are projected to the vocabulary, 20 of 128 in the published recipe. Sequences
     are full, so there is no padding. Without dropout, whose random numbers differ between frameworks, and
@@ -54,7 +57,7 @@ class BertBase(Network):
         "tokens": Division.VOCABULARY,
         "head": Division.LOGITS,
     }
-    added = SIZE
+    added = BERT_SIZES
 
     def __post_init__(self) -> None:
         """Also raise UsageError for sizes that do not fit each other."""
@@ -80,10 +83,10 @@ class BertBase(Network):
 
     def _layers(self) -> Iterator[Layer]:
         width = self.hidden
-        size = TransformerSize(width=width, heads=self.heads, feed_forward=EXPANSION * width)
+        size = TransformerSize(width=width, heads=self.heads, feed_forward=BERT_EXPANSION * width)
         yield Embedding(name="tokens", count=self.vocabulary, width=width, rows=self.length)
         yield Embedding(name="positions", count=self.positions, width=width, rows=self.length)
-        yield Embedding(name="segments", count=SEGMENTS, width=width, rows=self.length)
+        yield Embedding(name="segments", count=BERT_SEGMENTS, width=width, rows=self.length)
         yield Norm(name="norm", channels=width)
         for index in range(self.depth):
             yield from size.encoder_layer(f"layers.{index}", self.length)
@@ -96,7 +99,7 @@ class BertBase(Network):
         shape = self.batch, self.length
         return {
             "tokens": draw.integers("tokens", *shape, below=self.vocabulary),
-            "segments": draw.integers("segments", *shape, below=SEGMENTS),
+            "segments": draw.integers("segments", *shape, below=BERT_SEGMENTS),
             "places": draw.integers("places", self.batch, self.masked, below=self.length),
         }
 
@@ -138,7 +141,7 @@ class BertBase(Network):
         return tuple(weights[f"{name}.weight"] for name in ("tokens", "positions", "segments"))
 
     def _kind(self) -> dict[str, Any]:
-        return {"heads": self.heads, "activation": "gelu", "epsilon": EPSILON}
+        return {"heads": self.heads, "activation": "gelu", "epsilon": BERT_EPSILON}
 
     def _encoded(self, of: TransformerLayers, x: Any) -> Any:
         x = of.norm(x, "norm")
@@ -168,7 +171,7 @@ class BertBaseTrain(TrainingStep, BertBase):
     optimizer: str = "adamw"
 
     summary = "train BERT base on masked tokens"
-    added = SIZE | TrainingStep.added
+    added = BERT_SIZES | TrainingStep.added
 
 
 def torch_bert(network: BertBase) -> Any:
@@ -183,10 +186,10 @@ def torch_bert(network: BertBase) -> Any:
             super().__init__()
             self.tokens = nn.Embedding(network.vocabulary, width)
             self.positions = nn.Embedding(network.positions, width)
-            self.segments = nn.Embedding(SEGMENTS, width)
-            self.norm, self.transform_norm = (nn.LayerNorm(width, EPSILON) for _ in range(2))
+            self.segments = nn.Embedding(BERT_SEGMENTS, width)
+            self.norm, self.transform_norm = (nn.LayerNorm(width, BERT_EPSILON) for _ in range(2))
             self.layers = torch_layers.encoder_layers(
-                network.depth, width, network.heads, EXPANSION * width, layer_norm_eps=EPSILON
+                network.depth, width, network.heads, BERT_EXPANSION * width, layer_norm_eps=BERT_EPSILON
             )
             self.transform = nn.Linear(width, width)
             self.head = torch_layers.tied_dense(network.vocabulary)
@@ -201,3 +204,134 @@ def torch_bert(network: BertBase) -> Any:
             return self.head(x, self.tokens.weight)
 
     return Model()
+
+
+ENCODER_DECODER_SIZES = frozenset({"hidden", "heads", "depth", "feed_forward"})
+
+
+@dataclass(frozen=True)
+class EncoderDecoder(Network):
+    """The Transformer of Vaswani et al. 2017 with torch.nn.Transformer's defaults: 44,140,544 parameters.
+
+    Layers are normalised last, with ReLU, a causal decoder and no padding.
+
+    As in torch.nn.Transformer, embeddings and the projection to a vocabulary are no part of it. Without
+    dropout, whose random numbers differ between frameworks.
+    """
+
+    batch: int = 64
+    source: int = 512
+    target: int = 128
+    hidden: int = 512
+    heads: int = 8
+    depth: int = 6  # layers of the encoder, and of the decoder
+    feed_forward: int = 2048
+
+    loss = MeanSquared()
+    input_names = ("source", "target")
+    images = frozenset()
+    item = "token"
+    added = ENCODER_DECODER_SIZES
+
+    def __post_init__(self) -> None:
+        """Also raise UsageError for a width that cannot be divided among the heads."""
+        super().__post_init__()
+        if self.hidden % self.heads:
+            raise UsageError(f"hidden={self.hidden} must be a multiple of heads={self.heads}.")
+
+    @property
+    def items(self) -> int:
+        return self.batch * self.target
+
+    @property
+    def output_shape(self) -> tuple[int, int, int]:
+        return self.batch, self.target, self.hidden
+
+    def layers(self) -> list[Layer]:
+        """Layers of the encoder, then of the decoder, with a norm at the end of each."""
+        return list(self._layers())
+
+    def _layers(self) -> Iterator[Layer]:
+        size = TransformerSize(width=self.hidden, heads=self.heads, feed_forward=self.feed_forward)
+        for index in range(self.depth):
+            yield from size.encoder_layer(f"encoder.layers.{index}", self.source)
+        yield Norm(name="encoder.norm", channels=self.hidden)
+        for index in range(self.depth):
+            yield from size.decoder_layer(f"decoder.layers.{index}", self.target, self.source)
+        yield Norm(name="decoder.norm", channels=self.hidden)
+
+    def first_layers(self) -> list[Dense]:
+        """Source and target are each projected to queries, keys and values at once."""
+        return [
+            Dense(name="in_proj", inputs=self.hidden, outputs=3 * self.hidden, rows=rows)
+            for rows in (self.source, self.target)
+        ]
+
+    def inputs(self, draw: Draw) -> dict[str, Array]:
+        return {
+            "source": draw.normal("source", self.batch, self.source, self.hidden),
+            "target": draw.normal("target", *self.output_shape),
+        }
+
+    def tiny(self) -> Self:
+        """One layer each, with even lengths, and so many ReLUs that some inputs change sign in any draw."""
+        return replace(self, batch=2, source=18, target=14, hidden=64, heads=4, depth=1, feed_forward=400)
+
+    def torch(self) -> Any:
+        import torch
+        from torch import nn
+
+        class Model(nn.Transformer):  # type: ignore[misc]
+            def forward(self, source: Any, target: Any) -> Any:
+                length = target.shape[1]
+                unseen = torch.ones(length, length, dtype=torch.bool, device=target.device).triu(1)
+                return super().forward(source, target, tgt_mask=unseen, tgt_is_causal=True)
+
+        depths = {"num_encoder_layers": self.depth, "num_decoder_layers": self.depth}
+        return Model(
+            self.hidden,
+            self.heads,
+            dim_feedforward=self.feed_forward,
+            dropout=0.0,
+            batch_first=True,
+            **depths,
+        )
+
+    def tensorflow(self, weights: dict[str, Any], *inputs: Any, training: bool) -> Any:
+        return self._forward(TensorFlowTransformerLayers(weights=weights, heads=self.heads), *inputs)
+
+    def jax(self, weights: dict[str, Any], *inputs: Any, training: bool) -> Any:
+        return self._forward(JaxTransformerLayers(weights=weights, heads=self.heads), *inputs)
+
+    def numpy(self, ops: Any, weights: dict[str, Any], *inputs: Any, training: bool) -> Any:
+        return self._forward(NumpyTransformerLayers(ops=ops, weights=weights, heads=self.heads), *inputs)
+
+    def _forward(self, of: TransformerLayers, source: Any, target: Any) -> Any:
+        memory, x = source, target
+        for index in range(self.depth):
+            memory = of.encoder_layer(memory, f"encoder.layers.{index}")
+        memory = of.norm(memory, "encoder.norm")
+        for index in range(self.depth):
+            x = of.decoder_layer(x, memory, f"decoder.layers.{index}")
+        return of.norm(x, "decoder.norm")
+
+
+@dataclass(frozen=True)
+class EncoderDecoderInfer(Inference, EncoderDecoder):
+    """Output of the decoder at all positions at once, without a cache."""
+
+    summary = "inference with nn.Transformer: 6 encoder and 6 decoder layers, all positions at once"
+
+    def rounding_size(self) -> Self:
+        return replace(self.tiny(), depth=self.depth)
+
+
+@dataclass(frozen=True)
+class EncoderDecoderTrain(TrainingStep, EncoderDecoder):
+    """Forward, backward and update; by default with Adam."""
+
+    optimizer: str = "adam"
+
+    summary = "train nn.Transformer: 6 encoder and 6 decoder layers"
+    version = 2  # torch, fully sharded, gathers its layers one by one
+    added = ENCODER_DECODER_SIZES | TrainingStep.added

@@ -1,18 +1,58 @@
-"""Profiles from OpenVINO's counters, which are mean times per node since the model was compiled."""
+"""Profiles from ONNX Runtime's trace, in Chrome's Trace Event Format, and from OpenVINO's counters."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from benchbench.errors import Unsupported
 from benchbench.model.profile import Gaps, Operator, Profile
-from benchbench.traces.spans import MOST_KERNELS, Recording
+from benchbench.traces.spans import MOST_KERNELS, Recording, Span, TraceWindow, summarise
+
+KERNEL = "_kernel_time"  # suffix of the events of nodes
+SIZES = ("activation_size", "parameter_size", "output_size")
+
+Event = Mapping[str, Any]
+
+
+def parse_onnxruntime_trace(trace: Sequence[Event], recording: Recording) -> Profile:
+    """Parse the profile of the last steps in a trace, as many as were recorded. Raises Unsupported."""
+    runs = sorted(
+        (event for event in trace if event.get("name") == "model_run"), key=lambda event: event["ts"]
+    )
+    if len(runs) < recording.steps:
+        raise Unsupported("the trace does not contain the steps")
+    window = TraceWindow(runs[-recording.steps]["ts"] / 1e6, (runs[-1]["ts"] + runs[-1]["dur"]) / 1e6)
+    kernels = (event for event in trace if event.get("cat") == "Node" and event["name"].endswith(KERNEL))
+    summary = summarise([_span(event) for event in kernels], window)
+    return Profile(
+        profiler=recording.profiler,
+        steps=recording.steps,
+        step_s=recording.step_s,
+        wall_s=window.end_s - window.start_s,
+        on_device=False,
+        busy_s=summary.busy_s,
+        gaps=summary.gaps,
+        operators=summary.operators,
+    )
+
+
+def _span(event: Event) -> Span:
+    """Span named after the operator type of the node; names of nodes depend on the exporter."""
+    arguments = event["args"]
+    return Span(
+        name=arguments["op_name"],
+        lane=f"{event['pid']}/{event['tid']}",
+        start_s=event["ts"] / 1e6,
+        end_s=(event["ts"] + event["dur"]) / 1e6,
+        bytes=sum(float(arguments[size]) for size in SIZES) if arguments.keys() >= set(SIZES) else None,
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class Counter:
+class OpenVinoCounter:
     """Counter of a node after some steps. Nodes run one after another."""
 
     node: str
@@ -30,8 +70,11 @@ class _Row:
     kernels: dict[str, float] = field(default_factory=lambda: defaultdict(float))
 
 
-def parse_profile(
-    before: Sequence[Counter], after: Sequence[Counter], steps_before: int, recording: Recording
+def parse_openvino_counters(
+    before: Sequence[OpenVinoCounter],
+    after: Sequence[OpenVinoCounter],
+    steps_before: int,
+    recording: Recording,
 ) -> Profile:
     """Profile of the recorded steps, from the counters before and after them. Raises Unsupported.
 
