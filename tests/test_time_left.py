@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchbench.documents.plan import Expected, TimeLeft, time_left
+from benchbench.documents.plan import PRIOR_S, TimeLeft, time_left
 from benchbench.model.case import Case, Phase
 from benchbench.model.device import DeviceClass
 from benchbench.plan.estimates import process_s, run_estimate
@@ -21,27 +21,27 @@ REFERENCE = Path(__file__).parents[1] / "results" / "reference"
 
 
 def of_two(**over: float) -> TimeLeft:
-    estimates = {IDS[0]: Expected(2.0, 2.0), IDS[1]: Expected(6.0, 4.0)}
+    estimates = {IDS[0]: 2.0, IDS[1]: 4.0}
     return TimeLeft([estimates], ROUNDS, clock=lambda: 0.0, **over)
 
 
 def test_the_time_left_begins_with_the_estimates() -> None:
-    assert of_two().remaining_s == pytest.approx(6.0 + 14.0)
-    assert of_two(preparing_s=30.0).remaining_s == pytest.approx(50.0)
+    assert of_two().remaining_s == pytest.approx(6.0 + 12.0)
+    assert of_two(preparing_s=30.0).remaining_s == pytest.approx(48.0)
     assert of_two(budget_s=600.0).remaining_s == pytest.approx(600.0)
 
 
 def test_a_failed_case_costs_no_further_time() -> None:
     estimate = of_two()
     estimate.add(a_record(a_failure(), case=CASES[0], stages_s={"wall": 2.0}))
-    assert estimate.remaining_s == pytest.approx(14.0)
+    assert estimate.remaining_s == pytest.approx(12.0)
     assert estimate.done == ROUNDS
 
 
 def test_records_of_an_interrupted_run_take_no_time() -> None:
     estimate = of_two(preparing_s=30.0)
     estimate.add(a_record(case=CASES[0], stages_s={"wall": 2.0}), earlier=True)
-    assert estimate.remaining_s == pytest.approx(30.0 + 4.0 + 14.0)
+    assert estimate.remaining_s == pytest.approx(30.0 + 4.0 + 12.0 - 2.0)
 
 
 def test_rounds_beyond_the_planned_ones_have_no_length() -> None:
@@ -53,21 +53,11 @@ def test_rounds_beyond_the_planned_ones_have_no_length() -> None:
     assert estimate.is_further
 
 
-"""Share of a run that is over → the factor that nine of ten expectations are within."""
-
-
-def test_slow_preparation_raises_the_estimate() -> None:
-    now = 0.0
-    estimate = TimeLeft([{IDS[0]: Expected(100.0, 100.0)}], ROUNDS, preparing_s=30.0, clock=lambda: now)
-
-    def after(seconds: float) -> float:
-        nonlocal now
-        now = seconds
-        return now + estimate.remaining_s
-
-    expected = [after(seconds) for seconds in (0.0, 30.0, 60.0, 90.0)]
-    assert expected[0] == pytest.approx(expected[1]) == pytest.approx(330.0)
-    assert expected[1] < expected[2] < expected[3]
+def test_slow_processes_raise_the_estimate_of_the_other_cases() -> None:
+    estimate = of_two()
+    estimate.add(a_record(case=CASES[0], stages_s={"wall": 20.0}))
+    level = (PRIOR_S + 20.0) / (PRIOR_S + 2.0)
+    assert estimate.remaining_s == pytest.approx(2 * 20.0 + level * 12.0)
 
 
 @pytest.mark.parametrize("name", ["2026-11-21-cpu-quick", "2026-11-25-cpu-quick"])

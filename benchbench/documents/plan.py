@@ -6,7 +6,6 @@ this machine.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -32,83 +31,54 @@ from benchbench.stats import mean
 from benchbench.store import runs, selectors
 from benchbench.timing.policy import policy_text
 
-PRIOR_WEIGHT_S = 5.0  # weight of the initial level 1, as seconds of processes that confirm it
-MAX_WEIGHT_S = 60.0  # largest weight of all earlier observations, since a machine's load may change
-FURTHER = 0.15  # expected time of further rounds of undecided works, as a share of the planned rounds' time
-
-
-@dataclass(frozen=True, slots=True)
-class Expected:
-    """Estimated seconds of a case's first process in a run, which compiles, and of each later one."""
-
-    first_s: float
-    later_s: float
+PRIOR_S = 5.0  # weight of the estimates against measured times, as seconds of processes
 
 
 class TimeLeft:
     """Seconds left of a run, or of two interleaved sides.
 
-    A process of a case is expected to take as long as the case's last process or, before the first one, as
-    estimated. Both are scaled by the level: the ratio of measured to expected time, as a mean of logarithms
-    weighted by expected time. A busy machine raises the level within a few processes, or before the first
-    one if the preparation takes longer than expected.
+    A process of a case is expected to take as long as the case's last process. Before the first one, it is
+    expected to take the estimated time, scaled by the ratio of measured to estimated time so far.
     """
 
     def __init__(
         self,
-        sides: Sequence[Mapping[str, Expected]],
+        sides: Sequence[Mapping[str, float]],
         rounds: int,
         *,
         preparing_s: float = 0.0,
         budget_s: float = 0.0,
-        further: float = 0.0,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """`sides`: estimates by case id, for each side. `preparing_s`: for imports, references, verification.
+        """`sides`: estimated seconds of a process by case id, for each side.
 
-        `further`: expected time of rounds beyond the planned ones, as a share of the planned time.
+        `preparing_s`: for imports, references and verification.
         """
         self._estimates = {
-            (side, name): estimate for side, cases in enumerate(sides) for name, estimate in cases.items()
+            (side, case): seconds for side, cases in enumerate(sides) for case, seconds in cases.items()
         }
         self._remaining = dict.fromkeys(self._estimates, rounds)  # processes
-        self._rounds = rounds
-        self._base_s = dict[tuple[int, str], float]()  # last time of each measured case, divided by the level
-        self._preparing_s = preparing_s
-        self._is_prepared = not preparing_s
-        self._budget_s = budget_s
-        self._further = further
-        self._clock = clock
-        self._start = self._last = clock()
-        self._spent_s = 0.0
-        self._log_level, self._weight_s = 0.0, PRIOR_WEIGHT_S
+        self._last_s: dict[tuple[int, str], float] = {}  # seconds of each case's last process
+        self._measured_s = self._estimated_s = PRIOR_S  # of cases with a process
+        self._rounds, self._preparing_s, self._budget_s = rounds, preparing_s, budget_s
+        self._clock, self._start = clock, clock()
         self.is_further = False  # True during rounds beyond the planned ones
-        self._first: tuple[object, ...] = ()  # computation timed before the preparation is complete
 
     def add(self, record: Record, side: int = 0, *, earlier: bool = False) -> None:
         """Count a finished process. `earlier`: it belongs to an interrupted part of the run."""
-        key = (side, record.case.id)
+        key, wall_s = (side, record.case.id), record.stages_s.get("wall", 0.0)
         self.is_further |= record.round >= self._rounds and not self._budget_s
-        wall_s = record.stages_s.get("wall", 0.0)
-        computation = (record.case.workload, *record.case.params.items())
-        if not self._is_prepared and not earlier:
-            self._first = self._first or computation
-            if computation != self._first:
-                self._update_level(self._overhead_s(wall_s), self._preparing_s)
-                self._is_prepared = True
         if key in self._estimates:
-            estimate = self._estimates[key]
-            estimate_s = estimate.later_s if key in self._base_s else estimate.first_s
-            self._update_level(wall_s, self._base_s.get(key, estimate_s))
-            is_first = key not in self._base_s and estimate.first_s
-            later_share = estimate.later_s / estimate.first_s if is_first else 1.0
-            self._base_s[key] = later_share * wall_s / math.exp(self._log_level)
+            if key not in self._last_s:
+                self._measured_s += wall_s
+                self._estimated_s += self._estimates[key]
+            self._last_s[key] = wall_s
             failed = isinstance(record.outcome, Failure)
             self._remaining[key] = 0 if failed else max(self._remaining[key] - 1, 0)
         if earlier:
             self._start -= wall_s  # it counts towards a budget
-        self._spent_s += wall_s
-        self._last = self._clock()
+        else:
+            self._preparing_s = 0.0
 
     @property
     def done(self) -> int:
@@ -118,48 +88,13 @@ class TimeLeft:
     @property
     def remaining_s(self) -> float:
         """Expected seconds until the run is complete."""
-        now = self._clock()
-        log_level, preparing_s = self._log_level, 0.0
-        if not self._is_prepared:
-            overhead_s = self._overhead_s()
-            if overhead_s > self._preparing_s * math.exp(log_level):
-                log_level, _ = _updated_level(log_level, self._weight_s, overhead_s, self._preparing_s)
-            preparing_s = max(self._preparing_s * math.exp(log_level) - overhead_s, 0.0)
-        level, processes = math.exp(log_level), sum(self._remaining.values())
-        planned_s = 0.0
-        for key, count in self._remaining.items():
-            estimate = self._estimates[key]
-            planned_s += count * level * self._base_s.get(key, estimate.later_s)
-            if count and key not in self._base_s:
-                planned_s += level * (estimate.first_s - estimate.later_s)
-        if self._is_prepared and processes:
-            planned_s -= min(now - self._last, planned_s / processes)  # the process that is running
-        planned_s *= 1.0 + self._further * processes / max(len(self._remaining) * self._rounds, 1)
-        return max(planned_s + preparing_s, self._budget_s - (now - self._start), 0.0)
-
-    def _overhead_s(self, wall_s: float = 0.0) -> float:
-        """Seconds so far outside of processes; `wall_s`: seconds of a process that is not counted yet."""
-        return max(self._clock() - self._start - self._spent_s - wall_s, 0.0)
-
-    def _update_level(self, measured_s: float, expected_s: float) -> None:
-        self._log_level, self._weight_s = _updated_level(
-            self._log_level, self._weight_s, measured_s, expected_s
+        elapsed_s = self._clock() - self._start
+        level = self._measured_s / self._estimated_s
+        planned_s = sum(
+            count * self._last_s.get(key, level * self._estimates[key])
+            for key, count in self._remaining.items()
         )
-
-
-def _updated_level(
-    log_level: float, weight_s: float, measured_s: float, expected_s: float
-) -> tuple[float, float]:
-    """The log level and its weight with one more observation, which has at most half of the weight.
-
-    `expected_s`: time expected at level 1.
-    """
-    if measured_s <= 0 or expected_s <= 0:
-        return log_level, weight_s
-    new_weight_s = min(expected_s, weight_s)
-    share = new_weight_s / (weight_s + new_weight_s)
-    log_level += share * (math.log(measured_s / expected_s) - log_level)
-    return log_level, min(weight_s + expected_s, MAX_WEIGHT_S)
+        return max(planned_s + max(self._preparing_s - elapsed_s, 0.0), self._budget_s - elapsed_s, 0.0)
 
 
 RECENT_RUNS = 20  # newest runs read for estimates
@@ -248,25 +183,15 @@ def time_left(infos: Sequence[RunInfo], clock: Callable[[], float] = monotonic) 
     policy = infos[0].policy
     estimates = [run_estimate(info.plan, policy, device_classes(info.probes)) for info in infos]
     return TimeLeft(
-        [_expected_times(info) for info in infos],
+        [
+            {case.id: process_s(case, info.policy, device_classes(info.probes)) for case in info.plan}
+            for info in infos
+        ],
         policy.rounds,
         preparing_s=sum(estimate.importing + estimate.verifying for estimate in estimates),
         budget_s=policy.budget_s or 0.0,
-        further=FURTHER if policy.most_rounds and len(infos) == 1 else 0.0,
         clock=clock,
     )
-
-
-def _expected_times(info: RunInfo) -> dict[str, Expected]:
-    """Estimated process times by case id."""
-    classes = device_classes(info.probes)
-    return {
-        case.id: Expected(
-            first_s=process_s(case, info.policy, classes, first=True),
-            later_s=process_s(case, info.policy, classes),
-        )
-        for case in info.plan
-    }
 
 
 def run_summary(records: Sequence[Record], info: RunInfo, wall_s: float, setup_s: float = 0.0) -> str:
