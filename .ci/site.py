@@ -49,8 +49,7 @@ def _commands_page() -> Iterator[str]:
     """Every command with its options, in the order of `--help`."""
     import typer
 
-    from benchbench.cli.app import VERBS, app, import_commands
-    from benchbench.cli.help import arranged
+    from benchbench.cli.app import VERBS, app, arranged, import_commands
 
     import_commands([])
     group = arranged(typer.main.get_command(app))

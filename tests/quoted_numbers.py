@@ -13,7 +13,7 @@ from pathlib import Path
 from benchbench import profiling
 from benchbench.analyse import doubts, metrics, roofline, rows
 from benchbench.backends import base
-from benchbench.documents import plan, run_sizes
+from benchbench.documents import plan, run_plots
 from benchbench.judging import change_points, comparison, pairs, ranking, session_cases, sessions
 from benchbench.launch import pool
 from benchbench.machine import conditions, peaks, sampler
@@ -35,7 +35,7 @@ KNOWN = {
         for module in (
             *(doubts, metrics, roofline, rows, base, peaks, change_points, comparison, pairs, ranking),
             *(session_cases, sessions, measurement, pool, conditions, sampler, profiling, measure, heat),
-            *(schedule, plan, policy, sampling, run_sizes, after_timing, plausibility, jobs, reference),
+            *(schedule, plan, policy, sampling, run_plots, after_timing, plausibility, jobs, reference),
             *(verify, _amp, steps, rounding, convolution, elementwise, recurrent),
         )
     },

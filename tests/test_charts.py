@@ -12,8 +12,8 @@ import pytest
 
 from benchbench.documents.document import MAX_PANELS, Panel, Plot, Roofline, Sweeps
 from benchbench.documents.run import RunReport, report_document
+from benchbench.exporters.drawing import date_names
 from benchbench.exporters.plots import figure_of, png
-from benchbench.exporters.ticks import date_names
 from benchbench.model.case import Dtype
 from benchbench.model.note import NoteKind, note
 from benchbench.model.run import Record

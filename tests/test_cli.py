@@ -15,8 +15,7 @@ import pytest
 import typer
 from inline_snapshot import snapshot
 
-from benchbench.cli.app import app, import_commands
-from benchbench.cli.help import EXAMPLES, arranged
+from benchbench.cli.app import EXAMPLES, app, arranged, import_commands
 from tests.program import accelbench, processes_mentioning, records, rows, start_accelbench, wait_for
 
 FAKE = ("run", "-b", "fake", "-d", "cpu", "--quick")

@@ -27,9 +27,8 @@ from benchbench.documents import document
 from benchbench.documents.answers import bound_text
 from benchbench.documents.document import Content, Document, Number, Plot, SizedValue, Sweep, Sweeps, Tone
 from benchbench.documents.run import RunReport, report_document
-from benchbench.exporters.drawing import PLAIN
+from benchbench.exporters.drawing import COLOURS, OTHERS, PLAIN
 from benchbench.exporters.page import html_page
-from benchbench.exporters.panels import COLOURS, OTHERS
 from benchbench.exporters.terminal import render
 from benchbench.model.case import Cache, Case
 from benchbench.model.options import Weights

@@ -15,7 +15,7 @@ import pytest
 from benchbench import format as fmt
 from benchbench.documents.document import Document, Spread
 from benchbench.documents.run import RunReport, report_document
-from benchbench.exporters.panels import colour
+from benchbench.exporters.drawing import colour
 from tests.browser import Tab, a_browser, needs_chromium
 from tests.factories import a_case, a_failure, a_record, a_run
 from tests.test_charts import CEILINGS, saturating

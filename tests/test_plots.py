@@ -8,9 +8,9 @@ import pytest
 
 from benchbench.documents.document import Bar, Bars, Document, Plot, Spread, Strip, Strips, Sweeps
 from benchbench.documents.run import report_document
-from benchbench.exporters.panels import colour, is_wide
+from benchbench.exporters.drawing import colour, enclosing, even_ticks, log_ticks
+from benchbench.exporters.panels import is_wide
 from benchbench.exporters.plots import Role, layout_of, svg
-from benchbench.exporters.ticks import enclosing, even_ticks, log_ticks
 from benchbench.format import unit_text
 from benchbench.model.case import Phase
 from benchbench.model.placement import Placement, Strategy

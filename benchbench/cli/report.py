@@ -1,4 +1,4 @@
-"""`accelbench report`: show a run as tables, plots or a page."""
+"""`accelbench report` and `site`: show a run as tables, plots or a page, and all runs as pages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from benchbench.cli.app import MEASURE, app
+from benchbench.cli.app import COMPARE, MEASURE, app
 from benchbench.cli.formats import (
     TERMINAL,
     checked_several,
@@ -126,3 +126,27 @@ def _save_plots(document: Document, folder: Path | None) -> None:
     elif document.plots:
         message = "The plots were not saved: the run is not among the results."
         raise CannotWrite(message, "accelbench report --format png -o FOLDER saves them.")
+
+
+@app.command(rich_help_panel=COMPARE)
+def site(
+    output: Annotated[Path, option("--output", "-o", text="Folder for the pages.")] = Path("site"),
+    results: ResultsOption = Path("results"),
+) -> None:
+    """Write web pages of all stored runs: an index, a page per run and per case, and a feed.
+
+    Example: accelbench site -o public
+    """
+    from benchbench import api
+    from benchbench.cli.live import Lines
+    from benchbench.exporters.site import site_files
+    from benchbench.store import disk, selectors
+
+    observer = Lines()
+    trends = api.history(results=results, observer=observer)
+    runs = selectors.read_all(results, lambda _: None)  # history already reported unreadable runs
+    count = 0
+    for name, content in site_files(runs, trends):
+        disk.save_below(output, output / name, content)
+        count += 1
+    print_message(f"wrote {count} files: open {output / 'index.html'}")

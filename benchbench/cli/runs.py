@@ -1,13 +1,15 @@
-"""`accelbench runs`: remove stored runs."""
+"""`accelbench runs`, `merge` and `validate`: remove, collect and check stored runs."""
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from benchbench.cli.app import INSPECT, app
+from benchbench.cli.formats import TERMINAL, FormatOption, print_document
 from benchbench.cli.options import ResultsOption
 from benchbench.cli.screen import print_message
 
@@ -56,3 +58,49 @@ def prune(
         if not dry_run:
             selectors.remove_run(results, name)
         print_message(f"{'would remove' if dry_run else 'removed'} {name}")
+
+
+@app.command(rich_help_panel=INSPECT)
+def merge(
+    folders: Annotated[
+        list[Path],
+        typer.Argument(metavar="DIR", help="Results folders of other machines, or folders of single runs."),
+    ],
+    results: ResultsOption = Path("results"),
+) -> None:
+    """Copy runs of other machines into this results folder; existing runs are not changed.
+
+    Examples: accelbench merge /mnt/node1/results /mnt/node2/results; accelbench merge build/run-1
+    """
+    from benchbench import api
+    from benchbench.store.merging import Merged
+
+    merged = api.merge(folders, results=results)
+    for run in merged:
+        detail = run.reason or run.machine
+        print_message(f"{run.outcome:<11} {run.name}  {detail}")
+    counts = Counter(run.outcome for run in merged)
+    print_message(", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
+    if counts[Merged.DIFFERENT] or counts[Merged.UNREADABLE]:
+        raise typer.Exit(5)
+
+
+@app.command(rich_help_panel=INSPECT)
+def validate(
+    stored: Annotated[
+        str,
+        typer.Argument(help="Run, baseline or suite by name, or a file or folder."),
+    ] = "latest",
+    results: ResultsOption = Path("results"),
+    format: FormatOption = TERMINAL,
+) -> None:
+    """Check stored files against published schemas, checksums and counts; exits 5 if there is a fault.
+
+    Examples: accelbench validate latest; accelbench validate results
+    """
+    from benchbench import api
+    from benchbench.documents.lists import validation_document
+
+    validation = api.validate(stored, results=results)
+    print_document(validation_document(validation), format)
+    raise typer.Exit(5 if validation.faults else 0)

@@ -75,8 +75,7 @@ def time_(
     """
     from benchbench import api
     from benchbench.cli.live import Lines
-    from benchbench.documents.claim import EXIT_CODES, claim_document
-    from benchbench.documents.comparison import comparison_document
+    from benchbench.documents.comparison import EXIT_CODES, claim_document, comparison_document
     from benchbench.documents.plan import has_failures
     from benchbench.documents.run import report_document
     from benchbench.store.selectors import results_option

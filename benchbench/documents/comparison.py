@@ -1,4 +1,4 @@
-"""A comparison of two runs as a document: the differences, the evidence for each case, and the summary."""
+"""A comparison of two runs as a document: differences, evidence for each case, summary; and a claim."""
 
 from __future__ import annotations
 
@@ -27,7 +27,16 @@ from benchbench.documents.document import (
 )
 from benchbench.documents.run import CaseVerdict
 from benchbench.documents.short_names import case_cells
-from benchbench.judging.comparison import ALPHA, CaseComparison, CommonFactor, Comparison
+from benchbench.format import count_of, ratio
+from benchbench.judging.comparison import (
+    ALPHA,
+    MARGIN,
+    CaseComparison,
+    Claim,
+    ClaimVerdict,
+    CommonFactor,
+    Comparison,
+)
 from benchbench.judging.significance import TestResult
 from benchbench.machine.environment import same_hardware
 from benchbench.model.case import Case, Verdict
@@ -325,3 +334,76 @@ def precision_note(stopped_by: Sequence[str], metric: str) -> str:
         if stops and metric in STEADY_METRICS
         else ""
     )
+
+
+CLAIM_SCHEMA = 1  # of the JSON. 1: first
+CLAIM_TONES = {
+    ClaimVerdict.CONFIRMED: Tone.GOOD,
+    ClaimVerdict.REFUTED: Tone.BAD,
+    ClaimVerdict.UNDECIDED: Tone.WARNING,
+}
+EXIT_CODES = {ClaimVerdict.CONFIRMED: 0, ClaimVerdict.REFUTED: 10, ClaimVerdict.UNDECIDED: 13}
+
+
+def claim_document(claim: Claim) -> Document:
+    """Document whose first lines are the verdict and the agreement of the results."""
+    comparison = comparison_document(claim.comparison, claim.comparison.verdicts)
+    verdict, (ref, new) = claim.verdict, _function_names(claim)
+    answer = (
+        Cell((f"{verdict}: {_speed_up(claim)}",), CLAIM_TONES[verdict]),
+        Cell((_agreement_text(claim),), Tone.BAD if claim.agreement.equal is False else Tone.PLAIN),
+    )
+    return replace(
+        comparison,
+        name="claim",
+        title=f"Claim that {new} is {ratio(claim.speedup)} as fast as {ref}",
+        answer=answer,
+        notes=(f"confirmed: the whole interval is above the claim, or below it by less than {MARGIN:.0%}",),
+        data=_claim_data(claim),
+        records=None,
+    )
+
+
+def _function_names(claim: Claim) -> tuple[str, str]:
+    first, second = (run.info.plan[0].workload for run in (claim.comparison.ref, claim.comparison.new))
+    return first, second
+
+
+def _speed_up(claim: Claim) -> str:
+    ref, new = _function_names(claim)
+    claimed = f"claimed: {ratio(claim.speedup)}"
+    if claim.interval is None:
+        return f"the speed-up of {new} is not known ({claim.measured.reason or 'too few values'}); {claimed}"
+    speedup, low, high = map(ratio, claim.interval)
+    text = f"{new} is {speedup} as fast as {ref} (95 %: {low} to {high}); {claimed}"
+    return f"{text}. More heats would narrow the interval: --heats 30" if _needs_heats(claim) else text
+
+
+def _needs_heats(claim: Claim) -> bool:
+    return claim.verdict is ClaimVerdict.UNDECIDED and claim.agreement.equal is True
+
+
+def _agreement_text(claim: Claim) -> str:
+    agreement = claim.agreement
+    if agreement.equal is None:
+        return f"the results could not be compared: {agreement.reason}"
+    if not agreement.equal:
+        return f"the results differ: {agreement.reason}"
+    return f"the results are the same for {count_of(agreement.inputs, 'set')} of inputs: {agreement.reason}"
+
+
+def _claim_data(claim: Claim) -> dict[str, Any]:
+    speedup, low, high = claim.interval or (None, None, None)
+    ref, new = _function_names(claim)
+    return {
+        "schema": CLAIM_SCHEMA,
+        "verdict": claim.verdict,
+        "ref": ref,
+        "new": new,
+        "claimed": claim.speedup,
+        "speedup": speedup,
+        "low": low,
+        "high": high,
+        "results": asdict(claim.agreement),
+        "runs": [claim.comparison.ref.info.id, claim.comparison.new.info.id],
+    }

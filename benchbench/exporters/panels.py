@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
-from zlib import crc32
 
 from benchbench import format as fmt
 from benchbench.documents.document import (
@@ -22,25 +21,21 @@ from benchbench.documents.document import (
     TrendLine,
     TrendPoint,
 )
-from benchbench.exporters.ticks import date_names, enclosing, even_ticks, log_ticks, tick_text
+from benchbench.exporters.drawing import (
+    OTHERS,
+    colour,
+    date_names,
+    enclosing,
+    even_ticks,
+    log_ticks,
+    tick_text,
+)
 from benchbench.judging.change_points import Change
 from benchbench.stats import median
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Okabe & Ito 2008: distinguishable with any colour vision. Black marks computed lines, and yellow is too
-# bright on white. The seventh backend has the dark red of Tol 2021, "dark".
-COLOURS = {
-    "torch": "#D55E00",
-    "tensorflow": "#E69F00",
-    "jax": "#0072B2",
-    "onnxruntime": "#009E73",
-    "openvino": "#663333",
-    "torch_xla": "#CC79A7",
-    "fake": "#56B4E9",
-}
-OTHERS = ("#332288", "#882255", "#999933", "#44AA99", "#AA4499", "#DDCC77")  # Tol 2021, "muted"
 WIDE = 10  # ratio of an axis's ends above which it is logarithmic
 CUT = 2  # intervals are cut off at this multiple of the values: two processes can give any length
 MAX_LABEL_LENGTH = 34  # characters
@@ -537,11 +532,6 @@ def _short_tick(value: float) -> str:
     """Tick without a unit: `2k`, `0.5`."""
     power = max(0, fmt.si_power(value))
     return f"{value / 10.0**power:g}{fmt.PREFIXES[power]}"
-
-
-def colour(backend: str) -> str:
-    """Colour of a backend, the same in every plot; for other backends it depends on the name."""
-    return COLOURS.get(backend) or OTHERS[crc32(backend.encode()) % len(OTHERS)]
 
 
 def label_of(text: str) -> str:
