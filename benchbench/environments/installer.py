@@ -20,7 +20,7 @@ import msgspec
 
 from benchbench.environments import interpreters
 from benchbench.errors import CannotBuild, CannotWrite, UsageError
-from benchbench.format import size
+from benchbench.format import count_of, size
 from benchbench.machine.environment import CACHE
 
 Tell = Callable[[str], None]
@@ -28,7 +28,7 @@ LOG, SCRATCH = "pip.log", "tmp"
 RESOLVING_PIP = "pip>=25.3"  # older versions download every wheel in a dry run (pypa/pip#13482)
 NO_WHEELS = "--use-feature=fast-deps"  # range requests for metadata that the index does not serve
 FEW_RETRIES = ("--retries", "1")  # pip retries an unreachable index for every package
-POLL_S, GRACE_S = 0.3, 5.0
+GRACE_S = 5.0
 QUOTED, WIDTH = 12, 200  # lines of the log in an error, and characters per line
 ELSEWHERE = (
     "PIP_PYTHON",
@@ -131,17 +131,10 @@ def check_room(download: Download) -> None:
 
 
 def install(site: Site, requirements: Sequence[str], variant: str, download: Download, tell: Tell) -> None:
-    """Install the requirements with pip, reporting progress. Raises CannotBuild."""
-    before, last_stage = _distributions(site), ""
-
-    def watch() -> None:
-        nonlocal last_stage
-        if (stage := _stage(site, before, download)) != last_stage:
-            last_stage = stage
-            tell(stage)
-
+    """Install the requirements with pip. Raises CannotBuild."""
+    tell(f"installing {count_of(len(download.packages), 'package')}, {size(download.remote_bytes)}")
     command = [*_pip(site), "install", *pip_options(variant), "--", *requirements]
-    _run_or_raise(site, command, "pip failed to install these packages", _hint(site), watch)
+    _run_or_raise(site, command, "pip failed to install these packages", _hint(site))
 
 
 def installed(site: Site) -> tuple[dict[str, str], tuple[str, ...]]:
@@ -165,26 +158,21 @@ def _hint(site: Site) -> str:
     return f"Its output is in {site.log}. --with takes other versions, --base another Python."
 
 
-def _run_or_raise(
-    site: Site, command: Sequence[str], failure: str, hint: str, watch: Callable[[], None] = lambda: None
-) -> None:
+def _run_or_raise(site: Site, command: Sequence[str], failure: str, hint: str) -> None:
     start = site.log.stat().st_size if os.path.exists(site.log) else 0
-    if _run(site, command, watch) != 0:
+    if _run(site, command) != 0:
         output = site.log.read_bytes()[start:].decode(errors="replace").splitlines()[-QUOTED:]
         lines = [f"  {line[:WIDTH]}{'…' if len(line) > WIDTH else ''}" for line in output]
         raise CannotBuild(f"{failure}:", hint, lines)
 
 
-def _run(site: Site, command: Sequence[str], watch: Callable[[], None] = lambda: None) -> int:
+def _run(site: Site, command: Sequence[str]) -> int:
     """Run a command, writing its output to the log, and return its exit code. It is ended if this process is
     interrupted.
     """
     process = _start(site, command)
     try:
-        while True:
-            with suppress(subprocess.TimeoutExpired):
-                return process.wait(POLL_S)
-            watch()
+        return process.wait()
     finally:
         _end(process)
 
@@ -223,20 +211,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             os.killpg(process.pid, sign)
         with suppress(subprocess.TimeoutExpired):
             process.wait(GRACE_S)
-
-
-def _stage(site: Site, before: int, download: Download) -> str:
-    """Describe pip's progress: it fetches all packages, then unpacks them. `before`: packages installed
-    before.
-    """
-    count, unpacked = len(download.packages), _distributions(site) - before
-    if unpacked > 0:
-        return f"unpacking {min(unpacked + 1, count)} of {count} packages"
-    return f"fetching {count} packages, {size(download.remote_bytes)}"
-
-
-def _distributions(site: Site) -> int:
-    return len(list(site.folder.glob("lib/python*/site-packages/*.dist-info")))
 
 
 def measure_packages(reported: Sequence[dict[str, Any]]) -> tuple[Package, ...]:
