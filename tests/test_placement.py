@@ -4,6 +4,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,7 +20,7 @@ from benchbench.model.case import Case
 from benchbench.model.device import Target
 from benchbench.model.measurement import Measurement
 from benchbench.model.options import parse_environment
-from benchbench.model.placement import ONE_DEVICE, Placement, Strategy, split_suffix, suffix
+from benchbench.model.placement import ONE_DEVICE, Placement, Strategy, suffix
 from benchbench.model.run import Record, Settings
 from benchbench.plan.rerun import parse_variant
 from benchbench.plan.suite import environments
@@ -49,20 +50,16 @@ values = st.binary(max_size=20).map(lambda raw: raw.replace(b"\0", b"").decode(e
 variables = st.dictionaries(st.from_regex(r"[A-Za-z_][A-Za-z0-9_]*", fullmatch=True), values, max_size=3)
 
 
-@given(st.just(ONE_DEVICE) | several | by_name, variables, st.integers(0, 4096))
-def test_an_id_contains_the_placement_and_can_be_parsed(
-    placement: Placement, environment: dict[str, str], threads: int
-) -> None:
-    plain = a_case()
-    case = replace(plain, placement=placement, environment=environment, threads=threads)
-    assert split_suffix(case.id) == (plain.id, placement, environment, threads)
-    assert (case.id == plain.id) == (case == plain)
+runs = st.tuples(st.just(ONE_DEVICE) | several | by_name, variables, st.integers(0, 4096))
 
 
-@given(st.text())
-def test_an_id_without_a_suffix_is_on_one_device(text: str) -> None:
-    base = f"{text}@torch:cuda:0"
-    assert split_suffix(base) == (base, ONE_DEVICE, {}, 0)
+@given(runs, runs)
+def test_ids_are_equal_only_for_equal_cases(one: tuple[Any, ...], other: tuple[Any, ...]) -> None:
+    first, second = (
+        replace(a_case(), placement=placement, environment=environment, threads=threads)
+        for placement, environment, threads in (one, other)
+    )
+    assert (first.id == second.id) == (first == second)
 
 
 def test_suffixes_are_as_documented() -> None:
@@ -74,24 +71,6 @@ def test_suffixes_are_as_documented() -> None:
     assert suffix(ONE_DEVICE, {"XLA_FLAGS": FLAGS}) == (
         "[env:XLA_FLAGS=--xla_cpu_multi_thread_eigen=false%20--xla_dump_to=/tmp/%5Bx%5D%2Cy%25]"
     )
-
-
-@pytest.mark.parametrize(
-    ("end", "message"),
-    [
-        ("[x]", "'x' gives nothing a value"),
-        ("[devices=0]", "0 devices cannot"),
-        ("[devices=2]", "2 devices with the strategy single"),
-        ("[hosts=2]", "1 devices cannot"),
-        ("[devices=2,on=a,strategy=pipeline]", "1 names of 2 devices"),
-        ("[shards=2]", "ends in shards, which is not known"),
-        ("[env:A-B=1]", "cannot be an environment variable"),
-        ("[strategy=magic]", "'magic' is not a valid Strategy"),
-    ],
-)
-def test_an_invalid_suffix_is_an_error(end: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        split_suffix(f"{a_case().id}{end}")
 
 
 @pytest.mark.parametrize("fields", [{"hosts": 2}, {"devices": 2}, {"devices": 0}, {"hosts": 2, "devices": 3}])

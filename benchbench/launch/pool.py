@@ -145,13 +145,10 @@ class WorkerPool:
             failures.append((f"{name}: {greeting.reason}", target.remedy or backend.remedy()))
         raise UsageError(*failures[0])
 
-    def run_job(self, job: Message, target: str | None = None, *, fork: bool = True) -> Answer:
-        """Run a job that belongs to no case, in a target's worker or by default in one without a framework.
-
-        `fork`: run it in a forked process; otherwise the worker keeps the job's imports.
-        """
-        worker = self._workers.live_worker(Template(target) if target else REFERENCE)
-        return worker.run(job, self._settings.timeout_s, fork=fork)
+    def run_job(self, job: Message, target: str) -> Answer:
+        """Run a job that belongs to no case in a target's worker, which keeps the job's imports."""
+        worker = self._workers.live_worker(Template(target))
+        return worker.run(job, self._settings.timeout_s, fork=False)
 
     def run_case(self, case: Case, job: Message, *, after_hang: bool = False) -> tuple[Answer, str]:
         """Run a case's job; return the answer and the isolation. A job that hung in a fork is run again.

@@ -155,14 +155,14 @@ class LocalWorker(Worker):
         """True if the posted job or its worker has ended."""
         return self._posted is None or self._posted.has_ended()
 
-    def reap(self, pid: int, timeout_s: float = IMPORT_TIMEOUT_S) -> int | None:
+    def reap(self, pid: int) -> int | None:
         """Let the template reap a job's process and end the job's remaining child processes.
 
         Returns the exit code, negative for a signal; None if the template has ended. Raises ValueError,
         TimeoutError.
         """
         self._channel.send({"reap": pid})
-        message = self._channel.receive(timeout_s)
+        message = self._channel.receive(IMPORT_TIMEOUT_S)
         return None if message is None else msgspec.convert(message, _Exit).exit
 
     @property

@@ -214,9 +214,9 @@ def process_tree(pid: int, proc: Path = PROC) -> set[int]:
     return tree
 
 
-def child_ids(parent: int, proc: Path = PROC) -> set[int]:
+def child_ids(parent: int) -> set[int]:
     """Ids of the processes that `parent` started, including zombies; empty without /proc."""
-    return {int(path.name) for path in proc.glob("[0-9]*") if _parent_of(path) == parent}
+    return {int(path.name) for path in PROC.glob("[0-9]*") if _parent_of(path) == parent}
 
 
 def _parent_of(process: Path) -> int | None:
@@ -225,15 +225,15 @@ def _parent_of(process: Path) -> int | None:
     return int(fields[1]) if len(fields) > 1 else None
 
 
-def used_cpu_s(pid: int, proc: Path = PROC) -> float | None:
+def used_cpu_s(pid: int) -> float | None:
     """CPU seconds of a process; None without /proc."""
-    fields = read_text(proc / f"{pid}/stat").rpartition(")")[2].split()
+    fields = read_text(PROC / f"{pid}/stat").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if len(fields) > 12 else None
 
 
-def thread_count(proc: Path = PROC) -> int:
+def thread_count() -> int:
     """Number of threads of this process; on Linux this includes the threads of libraries."""
-    return len([*(proc / "self/task").glob("*")]) or threading.active_count()
+    return len([*(PROC / "self/task").glob("*")]) or threading.active_count()
 
 
 def is_stopped(pid: int, proc: Path = PROC) -> bool:

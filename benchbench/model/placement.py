@@ -19,10 +19,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-SUFFIX = re.compile(r"\[([^][]+)\]\Z")
 PLAIN = "/=:+"  # not encoded in a suffix, like letters, digits and "_.-~"
 ENVIRONMENT = "env:"
 LINK = re.compile(r"(\d+)\+(\d+)")  # two ranks, the smaller one first
@@ -91,32 +90,6 @@ def suffix(placement: Placement, environment: Mapping[str, str], threads: int = 
     texts = [f"{name}={value}" for name, value in items.items() if value]
     texts += [f"{ENVIRONMENT}{name}={_quoted(environment[name])}" for name in sorted(environment)]
     return f"[{','.join(texts)}]" if texts else ""
-
-
-def split_suffix(case_id: str) -> tuple[str, Placement, dict[str, str], int]:
-    """Split an id into base, placement, environment and threads. Raises ValueError for an invalid suffix."""
-    match = SUFFIX.search(case_id)
-    if match is None:
-        return case_id, ONE_DEVICE, {}, 0
-    items = dict(_item(text) for text in match[1].split(","))
-    environment = {name.removeprefix(ENVIRONMENT): items.pop(name) for name in list(items) if ":" in name}
-    check_environment(environment)
-    if unknown := set(items) - {"hosts", "devices", "on", "strategy", "threads"}:
-        raise ValueError(f"{case_id} ends in {', '.join(sorted(unknown))}, which is not known")
-    placement = Placement(
-        hosts=int(items.get("hosts", 1)),
-        devices=int(items.get("devices", 1)),
-        names=tuple(items["on"].split(NAME_SEPARATOR)) if "on" in items else (),
-        strategy=Strategy(items.get("strategy", Strategy.SINGLE)),
-    )
-    return case_id[: match.start()], placement, environment, int(items.get("threads", 0))
-
-
-def _item(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise ValueError(f"{text!r} gives nothing a value")
-    return name, unquote(value, errors="surrogateescape")
 
 
 def _quoted(value: str) -> str:

@@ -195,8 +195,3 @@ def counted_items(step: str, params: Mapping[str, object]) -> tuple[int, str]:
         return batch, "sample"
     prompt = params.get(PROMPT, 1)
     return batch * (prompt if isinstance(prompt, int) else 1), "token"
-
-
-def shown_sizes(params: Mapping[str, object], names: Sequence[str]) -> str:
-    """`batch=4, length=64` for the given names."""
-    return ", ".join(f"{name}={params[name]}" for name in names)

@@ -282,7 +282,7 @@ def _describers(
         def ask_of(kind: str) -> user_models.RunJob:
             kind_targets = request.targets_of_kind(targets, kind)
             pool = pools.enter_context(WorkerPool(kind_targets, settings, sys.executable, code))
-            return partial(pool.run_job, target=pool.first_ready(), fork=False)
+            return partial(pool.run_job, target=pool.first_ready())
 
         yield ask_of
 
@@ -448,9 +448,9 @@ def disturbances(measuring: list[int], pause: Pause) -> list[str]:
     return reasons
 
 
-def presence_folder(root: Path = Path("/")) -> Path:
+def presence_folder() -> Path:
     """The folder for this machine since its boot, since several machines may share a home folder."""
-    return cache_folder("measuring") / (read_text(root / BOOT).strip() or platform.node())
+    return cache_folder("measuring") / (read_text(Path("/") / BOOT).strip() or platform.node())
 
 
 class Presence:
