@@ -57,11 +57,6 @@ def rate(value: float, unit: str) -> str:
     return f"{_shifted(value, power)} {PREFIXES[power]}{unit}"
 
 
-def per_second(value: float, item: str) -> str:
-    """`1.24k image/s`: the prefix follows the number, since `image` is not a unit."""
-    return per(value, f"{item}/s")
-
-
 def per(value: float, unit: str) -> str:
     """`1.24k image/EUR`: the prefix follows the number; small values have none, such as `0.909 image/s`."""
     power = max(0, si_power(value))

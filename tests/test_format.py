@@ -41,13 +41,13 @@ def read_size(text: str) -> float:
 FORMS: list[tuple[Callable[[float], str], Callable[[str], float]]] = [
     (fmt.seconds, read_seconds),
     (lambda value: fmt.rate(value, "FLOP/s"), read_rate),
-    (lambda value: fmt.per_second(value, "image"), read_per_second),
+    (lambda value: fmt.per(value, "image/s"), read_per_second),
     (fmt.size, read_size),
     (fmt.ratio, lambda text: float(text.removesuffix("×"))),
     (fmt.percent, lambda text: float(text.removesuffix(" %")) / 100),
 ]
 forms = pytest.mark.parametrize(
-    ("write", "read"), FORMS, ids=["seconds", "rate", "per_second", "size", "ratio", "percent"]
+    ("write", "read"), FORMS, ids=["seconds", "rate", "per", "size", "ratio", "percent"]
 )
 
 
@@ -77,8 +77,8 @@ def test_a_larger_value_never_reads_as_smaller(
         (fmt.seconds(12_345), "12300 s"),
         (fmt.seconds(0), "0.00 s"),
         (fmt.rate(117e9, "FLOP/s"), "117 GFLOP/s"),
-        (fmt.per_second(1240, "image"), "1.24k image/s"),
-        (fmt.per_second(9.756, "token"), "9.76 token/s"),
+        (fmt.per(1240, "image/s"), "1.24k image/s"),
+        (fmt.per(9.756, "token/s"), "9.76 token/s"),
         (fmt.size(65_011_712), "62.0 MiB"),
         (fmt.size(512), "512 B"),
         (fmt.size(1024), "1.00 KiB"),

@@ -5,10 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from benchbench.analyse.roofline import implausible, implausible_speedup, interruption_notes
+from benchbench.analyse.roofline import implausible, interruption_notes
 from benchbench.analyse.rows import COLUMNS, flatten, rows
 from benchbench.documents.plan import has_failures, run_summary
 from benchbench.judging.comparison import compare_runs
@@ -173,19 +171,6 @@ def test_one_implausible_process_makes_the_case_implausible() -> None:
     wild = doing(1.0, flops=10**15)
     message = implausible(a_case(dtype=Dtype.BFLOAT16), H100, [doing(1.0), wild, doing(1.0)])
     assert message.endswith("SXM (1 of 3 rounds)")
-
-
-@pytest.mark.parametrize(
-    ("together_s", "count", "plausible"),
-    [(0.25, 4, True), (0.2273, 4, True), (0.22, 4, False), (0.0, 4, False)],
-)
-def test_a_speed_up_may_exceed_the_count_by_a_tenth(together_s: float, count: int, plausible: bool) -> None:
-    assert (implausible_speedup(1.0, together_s, count) == "") == plausible
-
-
-@given(st.floats(1e-6, 1e3), st.integers(1, 1000))
-def test_a_perfect_speed_up_is_plausible(alone_s: float, count: int) -> None:
-    assert not implausible_speedup(alone_s, alone_s / count, count)
 
 
 def a_wild_run(step_s: float = 1.0, **over: Any) -> Run:

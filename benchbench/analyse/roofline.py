@@ -28,7 +28,6 @@ LINK_BOUND = "what passes between devices is bound by their links, not by the me
 MIN_STRAY_BLOCKS = 100  # fewer blocks have no meaningful 99th percentile
 ROUNDING_MARGIN = 1 + 1e-9  # the mean of equal blocks may exceed each of them
 MAX_MEAN_TO_MEDIAN = 10.0  # of all blocks; other programs alone cause a ratio of 2 or 3
-SPEEDUP_MARGIN = 1.1  # added caches give slightly more than the number of devices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,17 +256,6 @@ def _excess_bytes(limits: Peaks, bytes_moved: int, caches: int, step: float) -> 
         f"{rate(bytes_moved / step, 'B/s')} exceed the datasheet's {rate(limits.bytes_per_s, 'B/s')} of "
         f"{limits.device}'s memory, and no cache holds as much"
     )
-
-
-def implausible_speedup(alone_s: float, together_s: float, count: int) -> str:
-    """Reason if `count` devices or processes cannot have sped up the work from `alone_s` to `together_s`.
-
-    Empty if the speed-up is plausible.
-    """
-    speed_up = alone_s / together_s if together_s > 0 else inf
-    if speed_up <= SPEEDUP_MARGIN * count:
-        return ""
-    return f"a speed-up of {speed_up:.3g} on {count} is more than {SPEEDUP_MARGIN:g} times their number"
 
 
 def interruption_notes(measurements: Sequence[Measurement]) -> list[Note]:

@@ -376,10 +376,6 @@ class Training(Workload):
     def steps(self, arrays: Arrays, ops: Any = None) -> Iterator[Step]:
         """Endless steps in float64; `ops` may round (`_reference/ops.py`)."""
 
-    def state_bytes(self, dtype: Dtype) -> tuple[int, int]:
-        """Bytes of the parameters, and of the optimizer's state; zeros if unknown."""
-        return 0, 0
-
     def batched(self, arrays: Arrays) -> tuple[list[str], int]:
         """Inputs with a row for each sample, and the number of samples; 0 if unknown."""
         names = [name for name in arrays if self.is_input(name)]

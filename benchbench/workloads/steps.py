@@ -125,11 +125,6 @@ class TrainingStep(Network, Training):
         planned = framework == "torch" and cls.tensor_parallel
         return (*STRATEGIES.get(framework, ()), *([Strategy.TENSOR_PARALLEL] if planned else []))
 
-    def state_bytes(self, dtype: Dtype) -> tuple[int, int]:
-        """Bytes of the learnt weights, and of the optimizer's slots."""
-        parameters = dtype.storage.itemsize * parameters_in(self.layers())
-        return parameters, parameters * len(self.update.slots)
-
     def small(self) -> Self:
         """Each device has as many samples as a single one, rounded up to equal micro-batches."""
         tiny, count = self.tiny(), self.accumulate
