@@ -1,8 +1,7 @@
-"""The site: linked pages of all stored runs, and a feed whose entries keep their dates."""
+"""The site: linked pages of all stored runs."""
 
 import re
 import shutil
-import xml.etree.ElementTree as ET
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -69,19 +68,6 @@ def test_a_run_is_compared_with_the_latest_earlier_run_of_a_common_case() -> Non
     assert f"Comparison of {series[2].info.id} with {series[1].info.id}" in text
 
 
-def test_feed_entries_keep_the_date_of_the_first_changed_run() -> None:
-    series = a_series()
-    (entry,) = ET.fromstring(site_of(series)["feed.xml"]).findall(f"{ATOM}entry")
-    assert entry.findtext(f"{ATOM}updated") == "2026-01-07T03:04:05Z"
-    assert "slower, 2.00×" in str(entry.findtext(f"{ATOM}title"))
-    (link,) = entry.findall(f"{ATOM}link")
-    assert link.get("href") in site_of(series)
-    more = a_series(14)
-    (later,) = ET.fromstring(site_of(more)["feed.xml"]).findall(f"{ATOM}entry")
-    assert later.findtext(f"{ATOM}id") == entry.findtext(f"{ATOM}id")
-    assert later.findtext(f"{ATOM}updated") == entry.findtext(f"{ATOM}updated")
-
-
 def test_the_index_lists_slowdowns() -> None:
     index = site_of(a_series())["index.html"].decode()
     assert '<span class="bad">slower 2.00×</span>' in index
@@ -97,7 +83,6 @@ def test_hostile_names_are_escaped() -> None:
     for name, content in files.items():
         assert ".." not in name
         assert b"<script>alert" not in content
-    ET.fromstring(files["feed.xml"])
 
 
 def test_shared_files_are_written_first_and_the_index_last() -> None:

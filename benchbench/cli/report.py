@@ -133,7 +133,7 @@ def site(
     output: Annotated[Path, option("--output", "-o", text="Folder for the pages.")] = Path("site"),
     results: ResultsOption = Path("results"),
 ) -> None:
-    """Write web pages of all stored runs: an index, a page per run and per case, and a feed.
+    """Write web pages of all stored runs: an index, and a page per run and per case.
 
     Example: accelbench site -o public
     """

@@ -49,13 +49,11 @@ READING = (
 )
 
 
-def html_page(
-    document: Document, *, assets: str | None = None, links: Links = NO_LINKS, feed: str = ""
-) -> dict[str, bytes]:
+def html_page(document: Document, *, assets: str | None = None, links: Links = NO_LINKS) -> dict[str, bytes]:
     """A separate page, or one of a site. Equal documents give equal bytes.
 
     `assets`: address of style and script; None includes them in the page. `links`: text of a cell → address
-    of its link; links without a cell are at the top. `feed`: address of a feed.
+    of its link; links without a cell are at the top.
     """
     if assets is None:
         style, script = ((files("benchbench.exporters") / name).read_text("utf-8") for name in PARTS)
@@ -65,8 +63,6 @@ def html_page(
         style, script = (f"{escape(assets)}{name}" for name in PARTS)
         head, end = f'<link rel="stylesheet" href="{style}">', f'<script src="{script}"></script>'
         head = _policy(OWN_FILES, OWN_FILES) + head
-    if feed:
-        head += f'<link rel="alternate" type="application/atom+xml" href="{escape(feed)}">'
     return {f"{document.name}.html": _page(document, links, head, end).encode()}
 
 

@@ -1,4 +1,4 @@
-"""Pages for all runs of a results folder: an index, a page per run and per case, and a feed of changes.
+"""Pages for all runs of a results folder: an index, and a page per run and per case.
 
 The pages share a style file and a script file. Equal runs give equal bytes.
 """
@@ -15,7 +15,6 @@ from benchbench.documents.document import Cell, Content, Document, Tone, table
 from benchbench.documents.history import history_document
 from benchbench.documents.run import report_document
 from benchbench.exporters.page import PARTS, html_page, slug
-from benchbench.exporters.text import html_text
 from benchbench.format import count_of, ratio
 from benchbench.judging.comparison import compare_runs
 from benchbench.judging.series import Trend
@@ -25,7 +24,6 @@ from benchbench.model.run import Run, RunInfo
 File = tuple[str, bytes]  # path below the site's folder, and content
 Linked = dict[str, str]  # text of a cell → address of its link
 HOME: Linked = {"all runs": "../index.html"}
-NEVER = "1970-01-01T00:00:00Z"  # date of a feed without runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +57,6 @@ def site_files(runs: Iterable[Run], trends: Sequence[Trend]) -> Iterator[File]:
         newest |= dict.fromkeys(ids, run)
     for trend in trends:
         yield f"cases/{slug(trend.case)}.html", _page(history_document([trend]), HOME)
-    yield "feed.xml", feed(trends, max((entry.info.started for entry in entries), default=NEVER))
     yield "index.html", _index(entries, trends)
 
 
@@ -104,7 +101,7 @@ def _index(entries: Sequence[_Entry], trends: Sequence[Trend]) -> bytes:
             ),
         ),
     )
-    (content,) = html_page(document, assets="", links=links, feed="feed.xml").values()
+    (content,) = html_page(document, assets="", links=links).values()
     return content
 
 
@@ -135,29 +132,3 @@ def _case_row(trend: Trend) -> dict[str, Content]:
 def _last_change(trend: Trend) -> str:
     changes = trend.history.changes
     return trend.sides(changes[-1])[1].started if changes else ""
-
-
-def feed(trends: Sequence[Trend], updated: str) -> bytes:
-    """Atom feed (RFC 4287) with an entry per change, dated by the first run after it, so that dates are
-    stable.
-    """
-    entries = sorted(
-        ((trend.sides(change)[1], trend, change) for trend in trends for change in trend.history.changes),
-        key=lambda item: (item[0].started, item[1].case),
-        reverse=True,
-    )
-    title = "<title>accelbench: what became slower or faster</title><id>urn:accelbench:site</id>"
-    parts = [
-        '<?xml version="1.0" encoding="utf-8"?>',
-        f'<feed xmlns="http://www.w3.org/2005/Atom">{title}',
-        f"<updated>{html_text(updated)}</updated><author><name>accelbench</name></author>",
-    ]
-    for point, trend, change in entries:
-        parts.append(
-            f"<entry><title>{html_text(f'{trend.case}: {change.direction}, {ratio(change.ratio)}')}</title>"
-            f"<id>urn:accelbench:{quote(trend.case, safe='')}:{quote(point.run, safe='')}</id>"
-            f"<updated>{html_text(point.started)}</updated>"
-            f'<link href="cases/{slug(trend.case)}.html"/>'
-            f"<summary>{html_text(f'from run {point.run} on')}</summary></entry>"
-        )
-    return "\n".join([*parts, "</feed>\n"]).encode()
