@@ -198,7 +198,7 @@ def the_runs(name: str, results: Path) -> Document:
 @cache
 def a_list(subject: str) -> Document:
     """Document of a list of accelbench itself, without user-defined texts."""
-    return list_document(subject, Path("nowhere"))
+    return list_document(subject)
 
 
 def the_devices(name: str, _: Path) -> Document:

@@ -16,7 +16,6 @@ import pytest
 from benchbench.analyse.metrics import METRICS, metric_named
 from benchbench.documents.comparison import comparison_document
 from benchbench.documents.history import history_document
-from benchbench.documents.plan import mean_process_s, runs_of_this_machine
 from benchbench.documents.run import report_document
 from benchbench.documents.run_list import runs_document
 from benchbench.exporters.page import html_page
@@ -30,7 +29,6 @@ from benchbench.machine.environment import machine
 from benchbench.model.run import Run
 from benchbench.store import runs
 from benchbench.store.validation import validate_path
-from benchbench.timing.policy import POLICIES
 from tests.factories import a_case, a_machine, a_run, some_rounds
 from tests.simulator import a_session, session_medians
 
@@ -72,11 +70,6 @@ def follow(runs_: Sequence[Run]) -> None:
 
 def listed(folder: Path) -> None:
     render(runs_document(folder))
-
-
-def estimated(folder: Path) -> None:
-    """Read the parts of a store that `run --dry-run` and `list suites` need."""
-    mean_process_s(runs_of_this_machine(folder), POLICIES["quick"])
 
 
 def a_store(folder: Path, count: int, *, cases: int = 2, rounds: int = 3) -> Path:
@@ -161,10 +154,8 @@ def test_s13_a_page_sorts_the_samples_of_a_process_a_few_times() -> None:
     assert sorts[1] - sorts[0] <= 4 * cases * (more - few)
 
 
-@pytest.mark.parametrize(("function", "axis"), [(listed, "cases"), (listed, "rounds"), (estimated, "rounds")])
-def test_s13_listing_runs_and_estimates_do_not_depend_on_their_records(
-    tmp_path: Path, function: Callable[[Path], object], axis: str
-) -> None:
+@pytest.mark.parametrize("axis", ["cases", "rounds"])
+def test_s13_listing_runs_does_not_depend_on_their_records(tmp_path: Path, axis: str) -> None:
     few, more = (a_store(tmp_path / str(size), 3, **{axis: size}) for size in (FEW_READ, MORE_READ))
-    assert steepness(function, few, more) < STEEPEST
-    assert calls(function, few) > calls(function, a_store(tmp_path / "empty", 0))
+    assert steepness(listed, few, more) < STEEPEST
+    assert calls(listed, few) > calls(listed, a_store(tmp_path / "empty", 0))

@@ -12,7 +12,6 @@ from benchbench.backends.base import backend_class
 from benchbench.documents.lists import rough_duration, suites_document
 from benchbench.errors import SuiteError, UsageError
 from benchbench.launch import catalogue
-from benchbench.machine.environment import machine
 from benchbench.machine.peaks import peaks
 from benchbench.model.case import Dtype, Phase
 from benchbench.model.options import MeasureOptions
@@ -22,10 +21,9 @@ from benchbench.plan.cases import plan
 from benchbench.plan.estimates import device_classes, footprint_bytes, run_estimate
 from benchbench.plan.suite import Selection, select
 from benchbench.running import request
-from benchbench.store import runs
 from benchbench.timing.policy import POLICIES
 from studies.accelerator_plans import H100, SUITES, planned, usable
-from tests.factories import a_case, a_probe, a_record, a_run, a_run_info
+from tests.factories import a_case, a_probe, a_run_info
 from tests.tiny import COLLECTIVES, NAMES
 
 MINIMAL: dict[str, Any] = {"description": "d", "cases": [{"workload": "gemm"}]}
@@ -108,30 +106,8 @@ def test_a_suite_is_quick_enough_for_two_cores(name: str) -> None:
 
 
 @pytest.mark.real
-def test_a_list_of_suites_has_cases_and_times_from_earlier_runs(tmp_path: Path) -> None:
-    def conv(results: Path) -> dict[str, Any]:
-        return next(row for row in suites_document(results).data if row["suite"] == "conv")
-
-    before = conv(tmp_path)
-    probes = tuple(a_probe(name) for name in ("torch", "tensorflow", "jax", "onnxruntime", "openvino"))
-    loaded = suite.load_suite("conv")
-    policy = POLICIES[loaded.policy]
-    cases = plan(select([loaded], Selection()), Selection(), probes).cases
-    records = [a_record(case=case, stages_s={"wall": 600.0}, framework_version="1") for case in cases]
-    runs.store_run(tmp_path, a_run(records, machine=machine(), probes=probes, policy=POLICIES["rigorous"]))
-    assert conv(tmp_path) == before  # those were measured with another policy
-    runs.store_run(
-        tmp_path, a_run(records, machine=machine(), probes=probes, policy=policy, id="20260102-030406-abcd")
-    )
-    after = conv(tmp_path)
-    assert after["cases"] == before["cases"]  # of the backends that are installed
-    assert after["estimated_s"] == pytest.approx(after["cases"] * policy.rounds * 600.0, rel=0.01)
-    assert before["estimated_s"] != after["estimated_s"] or not after["cases"]
-
-
-@pytest.mark.real
-def test_a_list_of_suites_abbreviates_workloads_except_in_its_data(tmp_path: Path) -> None:
-    document = suites_document(tmp_path)
+def test_a_list_of_suites_abbreviates_workloads_except_in_its_data() -> None:
+    document = suites_document()
     workloads_shown = {str(row[0]): str(row[3]) for row in document.tables[0].rows}
     assert (workloads_shown["conv"], workloads_shown["roofline"]) == ("conv2d", "gemm, triad")
     assert re.fullmatch(r"gemm, conv2d, attention and \d+ more", workloads_shown["full"])

@@ -110,11 +110,6 @@ def test_more_layers_rounds_time_and_profiles_take_longer() -> None:
     assert all(less.total < more.total for less, more in pairwise(runs))
 
 
-def test_an_earlier_measurement_is_the_estimate() -> None:
-    case = a_case()
-    assert run_estimate([case], QUICK, CLASSES, {case.id: 100.0}).measuring == 300.0
-
-
 def test_a_budget_is_used_up() -> None:
     assert run_estimate([a_case()], replace(QUICK, budget_s=1000.0), CLASSES).measuring == 1000.0
 

@@ -172,7 +172,7 @@ def test_a_narrow_terminal_shows_errors_completely(tmp_path: Path, monkeypatch: 
     (tmp_path / "suites").mkdir()
     (tmp_path / "suites" / "own.toml").write_text('description = "d"\n[[cases]]\nworkload = "nosuch"\n')
     monkeypatch.chdir(tmp_path)
-    output = " ".join(render(suites_document(tmp_path), 80).split())
+    output = " ".join(render(suites_document(), 80).split())
     assert "not usable: suites/own.toml, cases 1: No workload named 'nosuch'." in output
 
 

@@ -64,7 +64,7 @@ def list_(
     from benchbench.documents.lists import list_document
     from benchbench.launch import catalogue
 
-    print_document(list_document(subject, results, split_names(backend)), format)
+    print_document(list_document(subject, split_names(backend)), format)
     if subject is Listing.WORKLOADS:
         print_message(*catalogue.user_file_warnings())
 

@@ -67,7 +67,7 @@ def run(
     if subject and not resume:
         options = _with_subject(options, subject)
     if dry_run:
-        _print_plan(options, format, results, profile=profile)
+        _print_plan(options, format, profile=profile)
         return
     resume_command = f"accelbench run --resume{results_option(results)}"
     prices = None if format == TERMINAL else known_prices()  # reports mistakes in them before measuring
@@ -108,14 +108,13 @@ def _check_resume(*, resume: bool, dry_run: bool) -> None:
         raise UsageError("--resume and --dry-run exclude each other.", hint)
 
 
-def _print_plan(options: MeasureOptions, format: str, results: Path, *, profile: bool) -> None:
+def _print_plan(options: MeasureOptions, format: str, *, profile: bool) -> None:
     from benchbench import api
     from benchbench.cli.live import Lines
-    from benchbench.documents.plan import mean_process_s, plan_document, runs_of_this_machine
+    from benchbench.documents.plan import plan_document
     from benchbench.running.recording import check_plans
 
     with signals():
         info = api.dry_run(options=options, observer=Lines())
-    process_s = mean_process_s(runs_of_this_machine(results), info.policy)
-    print_document(plan_document(info, process_s, profile=profile), format)
+    print_document(plan_document(info, profile=profile), format)
     check_plans([info])

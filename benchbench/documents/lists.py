@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -14,7 +14,6 @@ from benchbench.analyse.metrics import METRICS
 from benchbench.backends.base import Backend, backend_class
 from benchbench.documents import document
 from benchbench.documents.document import Cell, Column, Content, Document, number, table
-from benchbench.documents.plan import EarlierRun, mean_process_s, runs_of_this_machine
 from benchbench.environments import interpreters
 from benchbench.errors import UnreadableInput, UsageError
 from benchbench.format import size
@@ -38,19 +37,19 @@ Rows = list[dict[str, str]]
 UNKNOWN = "–"
 MAX_LISTED = 3  # workloads of a suite
 SUITE_COLUMNS = (
-    *map(Column, ("suite", "cases", "time here")),
+    *map(Column, ("suite", "cases", "time")),
     Column("workloads", rank=1),
     Column("description"),
 )
 
 
-def list_document(subject: str, results: Path, backends: Sequence[str] = ()) -> Document:
-    """Document of `accelbench list SUBJECT`, except runs. `results` is used to estimate times of suites.
+def list_document(subject: str, backends: Sequence[str] = ()) -> Document:
+    """Document of `accelbench list SUBJECT`, except runs.
 
     `backends`: list only the workloads that one of these runs. Raises UsageError for an unknown backend.
     """
     if subject == "suites":
-        return suites_document(results)
+        return suites_document()
     if subject == "workloads":
         return workloads_document(backends)
     return _list_document(subject, subject.capitalize(), LISTS[subject]())
@@ -187,12 +186,10 @@ LISTS: dict[str, Callable[[], Rows]] = {
 }
 
 
-def suites_document(results: Path) -> Document:
+def suites_document() -> Document:
     """A row per suite; invalid suites have an error message."""
-    earlier = runs_of_this_machine(results)
-    probes = list(_likely_probes(earlier))
-    process_times = {name: mean_process_s(earlier, policy) for name, policy in POLICIES.items()}
-    data = [_suite_fields(name, probes, process_times) for name in suite.suite_names()]
+    probes = list(_likely_probes())
+    data = [_suite_fields(name, probes) for name in suite.suite_names()]
     suites_table = document.table([_suite_row(fields) for fields in data], SUITE_COLUMNS)
     return Document(name="suites", title="Suites", tables=(suites_table,), data=data)
 
@@ -204,7 +201,7 @@ def _suite_row(fields: dict[str, Any]) -> dict[str, Content]:
     return {
         "suite": fields["suite"],
         "cases": str(fields["cases"]) if usable else UNKNOWN,
-        "time here": Cell((time,), short=time.removeprefix("about ")),
+        "time": Cell((time,), short=time.removeprefix("about ")),
         "workloads": _first_names(fields["workloads"].split(", ")),
         "description": Cell((description,), short=first_clause if usable else ""),
     }
@@ -223,18 +220,12 @@ def rough_duration(seconds: float) -> str:
     return f"about {seconds / 60:.0f} min" if seconds < 90 * 60 else f"about {seconds / 3600:.1f} h"
 
 
-def _suite_fields(
-    name: str, probes: list[Probe], process_times: Mapping[str, Mapping[str, float]]
-) -> dict[str, Any]:
-    """JSON form of a suite; `estimated_s` covers the rounds that every case gets.
-
-    `process_times`: seconds of a process by policy and case id.
-    """
+def _suite_fields(name: str, probes: list[Probe]) -> dict[str, Any]:
+    """JSON form of a suite; `estimated_s` covers the rounds that every case gets."""
     try:
         loaded = suite.load_suite(name)
-        policy = POLICIES[loaded.policy]
         cases = plan(select([loaded], Selection()), Selection(), probes).cases
-        estimate = run_estimate(cases, policy, device_classes(probes), process_times[loaded.policy])
+        estimate = run_estimate(cases, POLICIES[loaded.policy], device_classes(probes))
         count, seconds = len(cases), estimate.total
     except UsageError as error:
         broken = {"cases": None, "estimated_s": None, "workloads": UNKNOWN}
@@ -248,15 +239,13 @@ def _suite_fields(
     }
 
 
-def _likely_probes(earlier: Sequence[EarlierRun]) -> Iterator[Probe]:
-    """Probe of each backend: from an earlier run, or inferred from installed packages and the machine."""
-    probes_by_name = {probe.target.name: probe for run in earlier for probe in run.info.probes}
+def _likely_probes() -> Iterator[Probe]:
+    """Probe of each backend, inferred from installed packages and the machine."""
     for name in registry.entry_names("benchbench.backends"):
         kind = backend_class(name)
         if not kind.virtual and _is_installed(kind):
-            yield probes_by_name.get(name) or Probe(
-                target=Target(name=name, backend=name, python=""), version=None, devices=(_likely_device(),)
-            )
+            target = Target(name=name, backend=name, python="")
+            yield Probe(target=target, version=None, devices=(_likely_device(),))
 
 
 def _is_installed(kind: type[Backend]) -> bool:

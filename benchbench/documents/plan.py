@@ -1,18 +1,14 @@
 """The plan of a run as a document, and the lines printed when a run ends.
 
-The plan lists the cases, the omitted cases with reasons, and an estimate of the time based on earlier runs on
-this machine.
+The plan lists the cases, the omitted cases with reasons, and an estimate of the time.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from time import monotonic
-from types import MappingProxyType
 from typing import Any
 
 from benchbench.analyse.roofline import implausible
@@ -20,15 +16,11 @@ from benchbench.analyse.rows import records_by_case
 from benchbench.documents import document
 from benchbench.documents.document import Content, Document, number
 from benchbench.documents.short_names import case_cells
-from benchbench.errors import UnreadableInput
 from benchbench.format import count_of, duration, size
-from benchbench.machine.environment import fingerprint, machine
 from benchbench.model.case import LeftOut, Status
 from benchbench.model.measurement import Failure, Measurement
-from benchbench.model.run import Policy, Record, RunInfo
+from benchbench.model.run import Record, RunInfo
 from benchbench.plan.estimates import RunEstimate, device_classes, footprint_bytes, process_s, run_estimate
-from benchbench.stats import mean
-from benchbench.store import runs, selectors
 from benchbench.timing.policy import policy_text
 
 PRIOR_S = 5.0  # weight of the estimates against measured times, as seconds of processes
@@ -97,25 +89,15 @@ class TimeLeft:
         return max(planned_s + max(self._preparing_s - elapsed_s, 0.0), self._budget_s - elapsed_s, 0.0)
 
 
-RECENT_RUNS = 20  # newest runs read for estimates
-ROUNDS = 3  # of each run that are read for estimates
-MAX_LINES = 10_000  # records read for estimates, in about 0.2 s
 HARMLESS = (Status.OK, Status.UNSUPPORTED)
 SIDES = ("A", "B")  # what the two sides of a comparison are called while they are measured
 MIN_SETUP_S = 1.0  # shown as a part of a run's time
 MIN_SHOWN_S = 0.05  # in the time split: less would round to 0.0 s
 
 
-def plan_document(
-    info: RunInfo, earlier_s: Mapping[str, float] = MappingProxyType({}), *, profile: bool = False
-) -> Document:
-    """The cases, the omitted cases with reasons, and the estimated time.
-
-    `earlier_s`: mean seconds of a process by case id, from earlier runs on this machine. `profile` includes
-    the time of `--profile`.
-    """
-    classes = device_classes(info.probes)
-    estimate = run_estimate(info.plan, info.policy, classes, earlier_s, profile=profile)
+def plan_document(info: RunInfo, *, profile: bool = False) -> Document:
+    """The cases, the omitted cases with reasons, and the estimated time; `profile`: include profiling."""
+    estimate = run_estimate(info.plan, info.policy, device_classes(info.probes), profile=profile)
     names = case_cells(case.id for case in info.plan)
     rows: list[dict[str, Content]] = [
         {"case": names[case.id], "at least": number(footprint_bytes(case), "B")} for case in info.plan
@@ -242,41 +224,3 @@ def _outcome(records: Sequence[Record]) -> str:
     if isinstance(last.outcome, Measurement):
         return last.outcome.ending
     return str(last.outcome.status)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EarlierRun:
-    """A stored run of this machine. Its records are read only on demand."""
-
-    folder: Path
-    info: RunInfo
-
-
-def runs_of_this_machine(results: Path) -> list[EarlierRun]:
-    """Newest runs in `results` that were measured on this machine, newest last."""
-    this_machine = fingerprint(machine())
-    return [run for run in _recent_runs(results) if fingerprint(run.info.machine) == this_machine]
-
-
-def mean_process_s(earlier: Sequence[EarlierRun], policy: Policy) -> dict[str, float]:
-    """Mean seconds of a process by case id, from earlier runs with the same policy.
-
-    Reads only the first rounds of the newest runs, since a run may have millions of records.
-    """
-    walls_by_case: dict[str, list[float]] = {}
-    lines_left = MAX_LINES
-    for run in reversed([run for run in earlier if run.info.policy.name == policy.name]):
-        lines = min(lines_left, ROUNDS * len(run.info.plan))
-        lines_left -= lines
-        with suppress(UnreadableInput):
-            for case, wall_s in runs.read_walls(run.folder, lines):
-                walls_by_case.setdefault(case, []).append(wall_s)
-    return {case: mean(walls) for case, walls in walls_by_case.items()}
-
-
-def _recent_runs(results: Path) -> Iterator[EarlierRun]:
-    """Newest readable runs, oldest first; `list runs` reports the unreadable ones."""
-    for name in selectors.run_ids(results)[-RECENT_RUNS:]:
-        folder = results / runs.RUNS / name
-        with suppress(UnreadableInput):
-            yield EarlierRun(folder=folder, info=runs.read_head(folder))

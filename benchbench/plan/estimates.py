@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from types import MappingProxyType
 
 from benchbench.analyse.digest import CaseDigest
 from benchbench.backends.base import backend_class
@@ -120,15 +119,11 @@ def run_estimate(
     cases: Sequence[Case],
     policy: Policy,
     classes: Classes,
-    earlier_s: Mapping[str, float] = MappingProxyType({}),
     *,
     profile: bool = False,
 ) -> RunEstimate:
-    """Estimate a run that measures these cases in all planned rounds, or uses up its budget.
-
-    `earlier_s`: case id → seconds of one process in an earlier run, if known.
-    """
-    measuring = sum(_rounds_s(case, policy, classes, earlier_s.get(case.id)) for case in cases)
+    """Estimate a run that measures these cases in all planned rounds, or uses up its budget."""
+    measuring = sum(_rounds_s(case, policy, classes) for case in cases)
     return RunEstimate(
         importing=_import_s(cases, policy.rounds if policy.reimports else 1),
         verifying=_verification_s(cases),
@@ -156,9 +151,7 @@ def device_classes(probes: Iterable[Probe]) -> dict[tuple[str, str], DeviceClass
     }
 
 
-def _rounds_s(case: Case, policy: Policy, classes: Classes, earlier_s: float | None) -> float:
-    if earlier_s is not None:
-        return policy.rounds * earlier_s
+def _rounds_s(case: Case, policy: Policy, classes: Classes) -> float:
     later_s = (policy.rounds - 1) * process_s(case, policy, classes)
     return process_s(case, policy, classes, first=True) + later_s
 

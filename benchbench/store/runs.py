@@ -14,14 +14,12 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from errno import ELOOP, ENOENT
-from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
 from benchbench.errors import CannotWrite, UnreadableInput
 from benchbench.format import visible
-from benchbench.model.case import Case, Status
 from benchbench.model.run import SCHEMA, Record, Run, RunInfo
 from benchbench.redaction import Redaction, process_redaction
 from benchbench.store import codec, disk
@@ -81,25 +79,6 @@ class ListedRun:
     suites: tuple[str, ...]
     tags: dict[str, str]
     progress: Progress
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Stages:
-    wall: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Outcome:
-    status: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _TimedLine:
-    """Fields of a record that estimates need."""
-
-    case: Case
-    outcome: _Outcome
-    stages_s: _Stages = dataclasses.field(default_factory=_Stages)
 
 
 class RunWriter:
@@ -321,18 +300,6 @@ def read_run(path: Path) -> Run:
         communication=profiles.communication,
         idle=profiles.idle,
     )
-
-
-def read_walls(path: Path, lines: int) -> Iterator[tuple[str, float]]:
-    """Yield the case and wall time in seconds of each measurement in the first `lines` lines of a run.
-
-    Lines that cannot be read are skipped. Raises UnreadableInput if the file cannot be read.
-    """
-    for line in islice(read_lines(path / RECORDS), lines):
-        with suppress(UnreadableInput):
-            record = codec.part_of_line(line.removesuffix(b"\n"), _TimedLine, checksums=False)
-            if record.stages_s.wall and record.outcome.status == Status.OK:
-                yield record.case.id, record.stages_s.wall
 
 
 def _end(path: Path, lines: int) -> tuple[bool, list[str]]:
