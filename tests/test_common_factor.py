@@ -9,12 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
-from benchbench.analyse.digest import digest
-from benchbench.analyse.metrics import METRICS
-from benchbench.documents import comparison, gate
-from benchbench.documents.gate import Gate
-from benchbench.judging.case_tests import GatePolicy
-from benchbench.judging.check import decide
+from benchbench.documents import comparison
 from benchbench.judging.comparison import MIN_CASES, Comparison, common_factor, compare_runs
 from benchbench.model.run import Partner, Run
 from tests.factories import a_case, a_run, some_rounds
@@ -86,19 +81,6 @@ def test_interleaved_runs_have_no_common_factor() -> None:
     ref = a_run_of(*(1.0 for _ in factors), id="A", partner=Partner(label="old", run="B", cases=ids))
     new = a_run_of(*factors, id="B", partner=Partner(label="new", run="A", cases=ids))
     assert compare_runs(ref, new).common is None
-
-
-def test_a_check_against_sessions_reports_the_common_factor() -> None:
-    days = [f"2026-01-0{day}T00:00:00+00:00" for day in range(1, 6)]
-    weather = (1.0, 1.004, 0.997, 1.002, 0.999)
-    sessions = [
-        digest(a_run_of(*[factor] * 6, id=f"RUN{number}", started=started))
-        for number, (factor, started) in enumerate(zip(weather, days, strict=True))
-    ]
-    result = decide(sessions, digest(a_run_of(*A_SEVENTH, id="NEW")), GatePolicy(metrics=METRICS[:1]))
-    document = gate.check_document(Gate(name="main", result=result))
-    assert HINT in rendered(document)
-    assert json.loads(rendered(document, "json"))["common_factor"]["moving"] == 6
 
 
 ratios = st.lists(st.floats(-1, 1), min_size=MIN_CASES, max_size=20)

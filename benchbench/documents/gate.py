@@ -12,7 +12,6 @@ from benchbench.analyse.digest import CaseDigest, Digest
 from benchbench.analyse.metrics import METRICS, Metric
 from benchbench.documents.comparison import (
     EVIDENCE_COLUMNS,
-    common_change_lines,
     evidence,
     precision_note,
     verdict_cell,
@@ -187,7 +186,6 @@ def _data(gate: Gate) -> dict[str, Any]:
         "assumed_spread": policy.assumed,
         "strict_env": policy.strict_env,
         "tested": result.tested,
-        "common_factor": result.common and asdict(result.common),
         "changes": result.changes,
         "idle_thresholds": result.unused_thresholds,
         "missing": [asdict(case) for case in result.missing],
@@ -280,8 +278,7 @@ def gate_summary(gate: Gate) -> list[str]:
     if not mdes:
         return [counts]
     sight = f"a change of {fmt.share(median(mdes))} in the median case, of {fmt.share(max(mdes))} in each"
-    common = common_change_lines(gate.result.common)
-    return [counts, *common, f"could have detected, 4 times in 5: {sight}"]
+    return [counts, f"could have detected, 4 times in 5: {sight}"]
 
 
 def _finding_lines(finding: CaseFinding) -> list[str]:

@@ -24,10 +24,7 @@ from benchbench.judging.comparison import (
     ALPHA,
     NOISY_SESSIONS,
     ON_THE_EDGE,
-    THRESHOLD,
     TOO_NOISY,
-    CommonFactor,
-    common_factor,
 )
 from benchbench.judging.pairs import run_changes, version_suspect
 from benchbench.judging.session_cases import BaselineMatch
@@ -120,7 +117,7 @@ def decide(
     inconclusive unless the `policy` has one test only.
     """
     result = _gate_result(session_tests(sessions, new, policy), sessions, new, policy, confirmation)
-    return replace(result, missing=tuple(missing_records(sessions, new)), common=_common(result))
+    return replace(result, missing=tuple(missing_records(sessions, new)))
 
 
 def check_interleaved(
@@ -168,20 +165,6 @@ def _gate_result(
         tested=sum(case != TOGETHER for case, _ in first_results),
         changes=tuple(run_changes(sessions[-1], new)),
         unused_thresholds=_unused_thresholds(policy.thresholds, tests),
-    )
-
-
-def _common(result: GateResult) -> CommonFactor | None:
-    """Change that nearly all cases have in common, in the first metric."""
-    metric = result.policy.metrics[0].name
-    common_ratios = [
-        finding.first.ratio for finding in result.together if finding.first and finding.metric == metric
-    ]
-    first_results = [
-        finding.first for finding in result.findings if finding.first and finding.metric == metric
-    ]
-    return common_factor(
-        [math.log(result.ratio * math.prod(common_ratios)) for result in first_results], THRESHOLD
     )
 
 
@@ -353,8 +336,7 @@ class GateResult:
     `changes`: differences from the newest session that do not prevent a comparison. `unused_thresholds`:
     those that name no case. `interleaved`: the only session is the baseline's code, measured interleaved
     with the run. `together`: findings on all cases as one, per metric, against stored sessions; each case
-    is judged relative to them. `common`: change of nearly all cases in the first metric, against stored
-    sessions.
+    is judged relative to them.
     """
 
     sessions: tuple[Digest, ...]
@@ -366,7 +348,6 @@ class GateResult:
     tested: int
     changes: tuple[str, ...]
     unused_thresholds: tuple[str, ...]
-    common: CommonFactor | None = None
     together: tuple[CaseFinding, ...] = ()
     interleaved: bool = False
 
