@@ -28,7 +28,7 @@ from benchbench.judging.sessions import (
     day_means,
     session_deviation,
 )
-from benchbench.judging.significance import Estimate, Family, TestResult, adjusted_results, family_size
+from benchbench.judging.significance import Estimate, TestResult
 from benchbench.judging.variance import moderated
 from benchbench.model.case import Verdict
 from benchbench.model.options import Rule, Threshold, threshold
@@ -242,7 +242,11 @@ def interleaved_tests(ref: Digest, new: Digest, policy: GatePolicy) -> list[Case
         for metric in policy.metrics
     ]
     differences = paired_differences(matches)
-    return [_interleaved_test(match, differences.get(match.key), policy) for match in matches]
+    limits = [threshold(match.suite, match.case, policy.thresholds) for match in matches]
+    return [
+        _interleaved_test(match, differences.get(match.key), limit)
+        for match, limit in zip(matches, limits, strict=True)
+    ]
 
 
 def paired_differences(
@@ -279,8 +283,7 @@ def _session_test(match: BaselineMatch, shared: SharedVariance | None, policy: G
     )
 
 
-def _interleaved_test(match: BaselineMatch, difference: Difference | None, policy: GatePolicy) -> CaseTest:
-    limit = threshold(match.suite, match.case, policy.thresholds)
+def _interleaved_test(match: BaselineMatch, difference: Difference | None, limit: Threshold) -> CaseTest:
     tested = estimate(match, difference, limit.value) if difference else None
     return CaseTest(match=match, limit=limit, estimate=tested)
 
@@ -317,77 +320,62 @@ class Confirmation:
     ref: Digest | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SecondTest:
-    """Second test of a case: a test result, or the verdict that says why there is none."""
-
-    digest: CaseDigest
-    result: TestResult | None = None
-    estimate: Estimate | None = None
-    verdict: Verdict | None = None
-    reason: str = ""
-
-
 def second_tests(
     flagged: Sequence[CaseTest],
     run: Digest,
     confirmation: Confirmation,
-    family: Family,
     policy: GatePolicy,
     unflagged: Sequence[CaseTest] = (),
-) -> dict[tuple[str, str], SecondTest]:
-    """Second tests by case and metric.
+) -> list[CaseTest]:
+    """Tests of the second measurement.
 
-    `run`: the run that was tested first. `family`: the family of the first tests, used again against
-    sessions. `unflagged`: tests that flagged nothing; interleaved ones contribute to the variance of pairs.
+    `run`: the run that was tested first. `unflagged`: tests that flagged nothing; interleaved ones contribute
+    to the variance of pairs.
     """
     if confirmation.ref:
-        tests = _interleaved_tests(flagged, confirmation.ref, confirmation.new, unflagged)
-    else:
-        metrics_of_all = {test.match.metric.name for test in flagged if test.is_together}
-        tests = {
-            test.match.key: _second_session_test(
-                test,
-                confirmation.new,
-                policy,
-                test.match.metric.name in metrics_of_all,
-                not seconds_apart(run, confirmation.new, test.match.metric),
-            )
-            for test in flagged
-        }
-    tested = {key: test.estimate for key, test in tests.items() if test.estimate}
-    estimates = list(tested.values())
-    if confirmation.ref:
-        family = replace(family, size=family_size(estimates), min_size=1)
-    results = dict(zip(tested, adjusted_results(estimates, family), strict=True))
-    return {key: replace(test, result=results.get(key)) for key, test in tests.items()}
+        return _interleaved_tests(flagged, confirmation.ref, confirmation.new, unflagged)
+    metrics_of_all = {test.match.metric.name for test in flagged if test.is_together}
+    return [
+        _second_session_test(
+            test,
+            confirmation.new,
+            policy,
+            test.match.metric.name in metrics_of_all,
+            not seconds_apart(run, confirmation.new, test.match.metric),
+        )
+        for test in flagged
+    ]
 
 
 def _interleaved_tests(
     flagged: Sequence[CaseTest], ref: Digest, new: Digest, unflagged: Sequence[CaseTest]
-) -> dict[tuple[str, str], SecondTest]:
+) -> list[CaseTest]:
     missing_case = CaseDigest(absent=NOT_IN_RUN)
-    cases = [test for test in flagged if not test.is_together]
     matches = [
-        match_interleaved(
-            case, ref.cases.get(case, missing_case), new.cases.get(case, missing_case), test.match.metric
+        _match_together(test, ref, new)
+        if test.is_together
+        else match_interleaved(
+            test.match.case,
+            ref.cases.get(test.match.case, missing_case),
+            new.cases.get(test.match.case, missing_case),
+            test.match.metric,
         )
-        for test in cases
-        for case in [test.match.case]
+        for test in flagged
     ]
     other_matches = [test.match for test in unflagged if test.match.interleaved]
-    differences = paired_differences(matches, other_matches)
-    tests = {
-        match.key: _second_interleaved_test(match, differences.get(match.key), test.limit.value)
-        for test, match in zip(cases, matches, strict=True)
-    }
-    return tests | {
-        test.match.key: _interleaved_test_together(test, ref, new) for test in flagged if test.is_together
-    }
+    differences = paired_differences([match for match in matches if match.case != TOGETHER], other_matches)
+    return [
+        _interleaved_test(
+            match,
+            paired(match.pairs) if test.is_together and not match.verdict else differences.get(match.key),
+            test.limit,
+        )
+        for test, match in zip(flagged, matches, strict=True)
+    ]
 
 
-def _interleaved_test_together(test: CaseTest, ref: Digest, new: Digest) -> SecondTest:
-    """Test of all cases as one: the change of each round is the median over the cases."""
+def _match_together(test: CaseTest, ref: Digest, new: Digest) -> BaselineMatch:
+    """Match of all interleaved cases as one: the change of each round is the median over the cases."""
     assert test.common
     cases = test.common.case_levels.keys() & ref.cases.keys() & new.cases.keys()
     matches = [
@@ -396,57 +384,41 @@ def _interleaved_test_together(test: CaseTest, ref: Digest, new: Digest) -> Seco
     testable = [match for match in matches if match.verdict is None]
     rounds = min((len(match.pairs) for match in testable), default=0)
     if len(testable) < MIN_CASES or rounds < MIN_PROCESSES:
-        return _untestable(Verdict.INSUFFICIENT, "too few cases have pairs", CaseDigest())
+        return replace(test.match, verdict=Verdict.INSUFFICIENT, reason="too few cases have pairs")
     rows = [[match.pairs[index] for match in testable] for index in range(rounds)]
     ref_means = [mean([ref for ref, _ in row]) for row in rows]
     median_changes = [median([new_means - ref for ref, new_means in row]) for row in rows]
     new_means = [ref + change for ref, change in zip(ref_means, median_changes, strict=True)]
-    match = replace(test.match, new_logs=new_means, days=[ref_means], interleaved=True)
-    return SecondTest(estimate=estimate(match, paired(match.pairs), test.limit.value), digest=CaseDigest())
+    return replace(test.match, new_logs=new_means, days=[ref_means], interleaved=True)
 
 
 def _second_session_test(
     test: CaseTest, run: Digest, policy: GatePolicy, is_complete: bool, is_same_hour: bool
-) -> SecondTest:
+) -> CaseTest:
     """Test a case that was measured again against the sessions.
 
     The common change of `run` is known if all cases were measured again, and taken from the first run if that
     was in the same hour. Otherwise it is unknown, and its variance between sessions is added to the error.
     """
-    match, missing_case, change = test.match, CaseDigest(absent=NOT_IN_RUN), test.common
-    new, common = run.cases.get(match.case, missing_case), 0.0
+    match, change = test.match, test.common
+    new, common = run.cases.get(match.case, CaseDigest(absent=NOT_IN_RUN)), 0.0
     if change:
         common = change.of_run(run) if is_complete else change.run if is_same_hour else 0.0
     if test.is_together:
         assert change
-        new, new_match = CaseDigest(), match_together(change, common)
+        match = match_together(change, common)
     elif new.failure or new.absent:
-        return _untestable(Verdict.BROKEN, new.failure or new.absent, new)
+        match = replace(match, new=new, verdict=Verdict.BROKEN, reason=new.failure or new.absent)
     else:
-        new_match = match_sessions(match.case, match.sessions, new, match.metric)
-        new_match = remove_common_change(new_match, change, common) if change else new_match
-    if new_match.verdict:
-        return _untestable(new_match.verdict, new_match.reason, new)
-    assumed = policy.assumed_of(match.metric)
-    deviation = session_deviation(new_match.days, new_match.new_logs, assumed, test.shared)
-    difference = deviation.difference
-    if change and not (is_complete or is_same_hour):
+        match = match_sessions(match.case, match.sessions, new, match.metric)
+        match = remove_common_change(match, change, common) if change else match
+    second = _session_test(match, test.shared, policy)
+    if second.deviation and change and not (is_complete or is_same_hour):
         common_match = match_together(change, common)
+        assumed = policy.assumed_of(match.metric)
         error = session_deviation(common_match.days, common_match.new_logs, assumed).difference.error
+        difference = second.deviation.difference
         difference = replace(difference, error=math.hypot(difference.error, error))
-    return SecondTest(
-        estimate=estimate(new_match, difference, test.limit.value, deviation.own_variance), digest=new
-    )
-
-
-def _second_interleaved_test(
-    match: BaselineMatch, difference: Difference | None, threshold: float
-) -> SecondTest:
-    if match.verdict:
-        return _untestable(match.verdict, match.reason, match.new)
-    assert difference
-    return SecondTest(estimate=estimate(match, difference, threshold), digest=match.new)
-
-
-def _untestable(verdict: Verdict, reason: str, side: CaseDigest) -> SecondTest:
-    return SecondTest(verdict=verdict, reason=f"measured again: {reason}", digest=side)
+        tested = estimate(match, difference, second.limit.value, second.deviation.own_variance)
+        return replace(second, estimate=tested)
+    return second

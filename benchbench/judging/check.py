@@ -15,7 +15,6 @@ from benchbench.judging.case_tests import (
     CaseTest,
     Confirmation,
     GatePolicy,
-    SecondTest,
     interleaved_tests,
     second_tests,
     session_tests,
@@ -136,7 +135,8 @@ def _gate_result(
     policy: GatePolicy,
     confirmation: Confirmation | None,
 ) -> GateResult:
-    first_results, family = _first_results(tests, policy)
+    family = _family(tests, policy)
+    first_results = _results(tests, family)
     flagged = [
         test
         for test in tests
@@ -146,11 +146,21 @@ def _gate_result(
     ]
     pending = {test.match.key for test in flagged}
     unflagged = [test for test in tests if test.match.key not in pending]
-    second_results = (
-        second_tests(flagged, new, confirmation, family, policy, unflagged) if confirmation else {}
-    )
+    second = second_tests(flagged, new, confirmation, policy, unflagged) if confirmation else []
+    second_by_key = {test.match.key: test for test in second}
+    second_family = family
+    if confirmation and confirmation.ref:  # a new experiment
+        second_family = replace(family, size=family_size(_estimates(second)), min_size=1)
+    second_results = _results(second, second_family)
     findings = [
-        _finding(test, first_results.get(key), key in pending, second_results.get(key), family)
+        _finding(
+            test,
+            first_results.get(key),
+            key in pending,
+            second_by_key.get(key),
+            second_results.get(key),
+            family,
+        )
         for test in tests
         for key in [test.match.key]
     ]
@@ -168,24 +178,36 @@ def _gate_result(
     )
 
 
-def _first_results(
-    tests: Sequence[CaseTest], policy: GatePolicy
-) -> tuple[dict[tuple[str, str], TestResult], Family]:
-    """Results of the first tests by case and metric, and their family."""
-    estimates = {test.match.key: test.estimate for test in tests if test.estimate}
-    is_stored = not any(estimate.interleaved for estimate in estimates.values())
-    size = family_size(list(estimates.values()))
-    family = family_of(size, stored=is_stored, confirmed=policy.confirm, interleaved=policy.interleaved)
-    return dict(zip(estimates, adjusted_results(list(estimates.values()), family), strict=True)), family
+def _estimates(tests: Sequence[CaseTest]) -> list[Estimate]:
+    return [test.estimate for test in tests if test.estimate]
+
+
+def _family(tests: Sequence[CaseTest], policy: GatePolicy) -> Family:
+    """Family of the first tests."""
+    estimates = _estimates(tests)
+    is_stored = not any(estimate.interleaved for estimate in estimates)
+    size = family_size(estimates)
+    return family_of(size, stored=is_stored, confirmed=policy.confirm, interleaved=policy.interleaved)
+
+
+def _results(tests: Sequence[CaseTest], family: Family) -> dict[tuple[str, str], TestResult]:
+    """Results by case and metric, of the cases that could be tested."""
+    keys = [test.match.key for test in tests if test.estimate]
+    return dict(zip(keys, adjusted_results(_estimates(tests), family), strict=True))
 
 
 def _finding(
-    test: CaseTest, first: TestResult | None, flagged: bool, second: SecondTest | None, family: Family
+    test: CaseTest,
+    first: TestResult | None,
+    flagged: bool,
+    second: CaseTest | None,
+    confirmation: TestResult | None,
+    family: Family,
 ) -> CaseFinding:
-    verdict, reason = reach_verdict(test, first, flagged, second, family)
+    verdict, reason = reach_verdict(test, first, flagged, second, confirmation, family)
     if verdict in (Verdict.SLOWER, Verdict.FASTER):
         reason = version_suspect(test.match.newest, test.match.new)
-    sides = [test.match.new, *([second.digest] if second else [])]
+    sides = [test.match.new, *([second.match.new] if second else [])]
     return CaseFinding(
         case=test.match.case,
         metric=test.match.metric.name,
@@ -197,7 +219,7 @@ def _finding(
         provisional=test.is_provisional,
         heavy_tails=test.heavy_tails,
         first=first,
-        confirmation=second.result if second else None,
+        confirmation=confirmation,
         steady=not any(side.unsteady for side in sides),
         stopped_by=tuple(sorted({reason for side in sides for reason in side.stopped_by})),
         lost=test.match.is_unrunnable,
@@ -231,30 +253,36 @@ WAIT_HINT = "--wait-for-idle measures once they are done"
 
 
 def reach_verdict(
-    test: CaseTest, first: TestResult | None, flagged: bool, second: SecondTest | None, family: Family
+    test: CaseTest,
+    first: TestResult | None,
+    flagged: bool,
+    second: CaseTest | None,
+    confirmation: TestResult | None,
+    family: Family,
 ) -> tuple[Verdict, str]:
     """Verdict of a case with its reason: from the second test if the case was flagged, else the first."""
-    if test.estimate is None or first is None:
+    if first is None:
         assert test.match.verdict
         return test.match.verdict, test.match.reason
     if not flagged:
-        return _verdict_of(test, test.estimate, first, test.match.new, family)
+        return _verdict_of(test, first, family)
     if second is None:
         return Verdict.INCONCLUSIVE, UNCONFIRMED
-    if second.estimate is None or second.result is None:
-        assert second.verdict
-        return second.verdict, second.reason
-    verdict, reason = _verdict_of(test, second.estimate, second.result, second.digest, family)
+    if confirmation is None:
+        assert second.match.verdict
+        return second.match.verdict, f"measured again: {second.match.reason}"
+    verdict, reason = _verdict_of(second, confirmation, family)
     if verdict in (Verdict.SLOWER, Verdict.PROVISIONAL):
         return verdict, reason
     return verdict, f"flagged, not confirmed; {reason}".rstrip("; ")
 
 
-def _verdict_of(
-    test: CaseTest, estimate: Estimate, result: TestResult, new: CaseDigest, family: Family
-) -> tuple[Verdict, str]:
+def _verdict_of(test: CaseTest, result: TestResult, family: Family) -> tuple[Verdict, str]:
     """Verdict of one test, with its reason. Slower and faster are symmetric in the logarithm."""
-    disturbance = "" if estimate.interleaved else new.disturbance(test.match.metric)  # pairs have weighed it
+    estimate = test.estimate
+    assert estimate
+    # Pairs have weighed a disturbance already.
+    disturbance = "" if estimate.interleaved else test.match.new.disturbance(test.match.metric)
     if disturbance:
         return Verdict.INSUFFICIENT, f"{disturbance}: {WAIT_HINT}"
     if result.p_holm < ALPHA and abs(estimate.worsening.mid) >= estimate.margin:
