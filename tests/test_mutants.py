@@ -21,6 +21,7 @@ from benchbench.worker.jobs import largest_deviation, verify_in_float32
 from benchbench.worker.program import WrongResult, build
 from benchbench.worker.reference import reference_elements
 from benchbench.workloads._conv_layers import Conv
+from benchbench.workloads._forward import FunctionalForward
 from benchbench.workloads._layers import Dense
 from benchbench.workloads._losses import CrossEntropy
 from benchbench.workloads._optimizers import Momentum, Optimizer
@@ -75,18 +76,14 @@ class Small(Network):
     def tiny(self) -> Any:
         return self
 
-    def numpy(self, ops: Any, weights: dict[str, Any], *inputs: Any, **training: Any) -> Any:
-        x = ops.conv2d(inputs[0], weights["conv1.weight"], padding=1)
-        x = ops.relu(ops.add_bias(x, weights["conv1.bias"]))
-        y = ops.conv2d(x, weights["conv2.weight"], padding=1)
-        y = ops.relu(ops.add_bias(y, weights["conv2.bias"]))
-        x = ops.max_pool2d(ops.add(y, x), 2).reshape(len(inputs[0]), -1)
-        x = ops.relu(ops.linear(x, weights["dense1.weight"], weights["dense1.bias"]))
-        return ops.linear(x, weights["dense2.weight"], weights["dense2.bias"])
+    def apply(self, nn: FunctionalForward, images: Any) -> Any:
+        conv1, conv2, *_ = self.layers()
+        x = nn.relu(nn.conv(images, conv1))
+        x = nn.max_pool(nn.add(nn.relu(nn.conv(x, conv2)), x), 2)
+        x = nn.relu(nn.dense(nn.reshape(x, (len(x), -1)), "dense1"))
+        return nn.dense(x, "dense2")
 
     def torch(self) -> Any: ...
-    def tensorflow(self, weights: dict[str, Any], *inputs: Any, **training: Any) -> Any: ...
-    def jax(self, weights: dict[str, Any], *inputs: Any, **training: Any) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -138,7 +135,7 @@ class ShiftedPadding(Ops):
     """Pad both zeros on one side, as SAME does under a stride."""
 
     def conv2d(self, x: Any, weight: Any, *, padding: Any = 0, **options: Any) -> Any:
-        edges = ((0, 0), (0, 0), (0, 2 * padding), (0, 2 * padding))
+        edges = ((0, 0), (0, 0), *((0, 2 * edge) for edge in padding))
         return super().conv2d(self.np.pad(x, edges, "constant"), weight, **options)
 
 

@@ -15,11 +15,12 @@ from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.model.placement import ALONE
 from benchbench.worker.verify import STEPS, sample_indices
+from benchbench.workloads._forward import FunctionalForward
 from benchbench.workloads._layers import Dense
 from benchbench.workloads._losses import MeanSquared
 from benchbench.workloads._optimizers import OPTIMIZERS
 from benchbench.workloads._programs import jax as jax_programs
-from benchbench.workloads._programs import jax_layers, tensorflow_layers
+from benchbench.workloads._programs.jax_layers import JaxForward
 from benchbench.workloads._programs.numpy import gradients_of, training
 from benchbench.workloads._programs.torch import load_module
 from benchbench.workloads.base import Draw, Program, Workload
@@ -124,20 +125,8 @@ class Fit(Network):
 
         return nn.Sequential(OrderedDict(up=nn.Linear(5, 7), act=nn.Tanh(), down=nn.Linear(7, 3)))
 
-    def tensorflow(self, weights: dict[str, Any], *inputs: Any, training: bool) -> Any:
-        import tensorflow as tf
-
-        x = tf.tanh(tensorflow_layers.dense(inputs[0], weights, "up"))
-        return tensorflow_layers.dense(x, weights, "down")
-
-    def jax(self, weights: dict[str, Any], *inputs: Any, training: bool) -> Any:
-        import jax
-
-        return jax_layers.dense(jax.numpy.tanh(jax_layers.dense(inputs[0], weights, "up")), weights, "down")
-
-    def numpy(self, ops: Any, weights: dict[str, Any], *inputs: Any, training: bool) -> Any:
-        x = ops.tanh(ops.linear(inputs[0], weights["up.weight"], weights["up.bias"]))
-        return ops.linear(x, weights["down.weight"], weights["down.bias"])
+    def apply(self, nn: FunctionalForward, features: Any) -> Any:
+        return nn.dense(nn.tanh(nn.dense(features, "up")), "down")
 
 
 @dataclass(frozen=True)
@@ -315,7 +304,7 @@ def test_jax_carries_running_statistics_as_torch_does() -> None:
 
     def forward(weights: Any, images: Any) -> Any:
         after = dict(weights)
-        work.jax(after, images, training=True)
+        work.apply(JaxForward(after, training=True), images)
         return after
 
     after = jax.jit(forward)(weights, JaxContext().put(nhwc(arrays["images"])))

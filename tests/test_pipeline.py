@@ -228,6 +228,7 @@ MUTANTS = '''
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchbench.workloads._programs.jax_layers import JaxForward
 from benchbench.workloads.networks.plain_cnns import ConvnetTrain
 from benchbench.workloads.networks.decoders import Gpt2Train
 
@@ -241,10 +242,12 @@ class StagesSkipOne(Gpt2Train):
         model.layers[-1].forward = lambda x, positions=None, cache=None: x
         return model
 
-    def jax_block(self, weights, name, x, positions=None, cache=None):
+    def block(self, nn, x, place):
         import jax
 
-        computed = super().jax_block(weights, name, x, positions, cache)
+        computed = super().block(nn, x, place)
+        if not isinstance(nn, JaxForward):
+            return computed
         return jax.numpy.where(jax.lax.axis_index("devices") == 1, x, computed)
 
 
@@ -269,9 +272,9 @@ class StagesDropTheLast(Gpt2Train):
         pipelining.ScheduleGPipe = Dropping
         return super().build_torch(context, arrays)
 
-    def jax_output(self, weights, x):
+    def output(self, nn, x):
         part = len(x) // self.accumulate
-        return super().jax_output(weights, x.at[-part:].set(0))
+        return super().output(nn, x.at[-part:].set(0) if isinstance(nn, JaxForward) else x)
 
 
 @dataclass(frozen=True)

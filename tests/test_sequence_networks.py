@@ -38,7 +38,7 @@ class ApproximateGelu(Ops):
 
 
 class ShiftedFrames(Ops):
-    def conv1d(self, x: Any, weight: Any, *, stride: int = 1, padding: int = 0) -> Any:
+    def conv1d(self, x: Any, weight: Any, *, stride: tuple[int], padding: tuple[int]) -> Any:
         return super().conv1d(self.np.roll(x, 1, axis=2), weight, stride=stride, padding=padding)
 
 

@@ -190,7 +190,7 @@ def ratios(work: Workload, dtype: Dtype) -> tuple[float, dict[str, float]]:
 
 
 def is_repeated(name: str) -> bool:
-    """Whether inference has the same forward function; the backward pass is derived from it."""
+    """Whether inference has the same forward pass; the backward pass is derived from it."""
     return name.endswith("_train") and f"{name.removesuffix('_train')}_infer" in NAMES
 
 

@@ -1,11 +1,13 @@
-"""Operators with which the forward pass of a network is written once for all frameworks.
+"""Operators with which the forward pass of a network is written once for several frameworks.
 
     def block(self, nn: Forward, x: Any, place: Place) -> Any:
         y = nn.gelu(nn.dense(nn.layer_norm(x, "norm2"), "up", 4 * self.width))
         return nn.add(x, nn.dense(y, "down", self.width))
 
-`LayerRecorder` collects the layers of such a pass: their weights and their counted work. The other classes
-compute it, each in the idiom of its framework. If two of them differ, one deviates from the reference.
+A pass in the operators of `Forward` runs in torch, too, and `LayerRecorder` collects its layers: their
+weights and their counted work. With the further operators of `FunctionalForward`, a network has its layers
+as data and a module of torch.nn. `_programs/` has the operators of each framework, in its idiom. If two of
+them differ, one deviates from the reference.
 
 Names are layers' names within the block; sizes are the output's sizes.
 """
@@ -16,9 +18,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
+from benchbench.workloads._conv_layers import Conv, ConvTranspose
 from benchbench.workloads._layers import (
+    EPSILON,
     CausalAttention,
     Dense,
     Embedding,
@@ -28,13 +32,9 @@ from benchbench.workloads._layers import (
     Rotary,
     TiedLogits,
 )
-from benchbench.workloads._programs import jax_layers, tensorflow_layers, torch_layers
 
 if TYPE_CHECKING:
-    from benchbench.workloads._reference.ops import Ops
-
     Shape = tuple[int, ...]  # of one sample
-    Weights = dict[str, Any]
 
 
 class Place(NamedTuple):
@@ -133,6 +133,112 @@ class Forward(ABC):
         return a * b
 
 
+class FunctionalForward(Forward):
+    """Operators as functions of the weights, also those that torch's programs have as modules of torch.nn.
+
+    Images have channels last in TensorFlow and JAX, and PyTorch's layout in the reference.
+    """
+
+    channel_axis: ClassVar[int] = -1
+    xp: Any  # the framework's module with `reshape` and `split`
+
+    def __init__(self, weights: dict[str, Any], *, training: bool = False) -> None:
+        """`training`: batch norm uses the batch's statistics, and updates the running ones."""
+        self.weights = weights
+        self.training = training
+
+    def dense(self, x: Any, name: str, outputs: int = 0, **_: Any) -> Any:
+        name = self.full(name)
+        return self.linear(x, self.weights[f"{name}.weight"], self.weights.get(f"{name}.bias"))
+
+    @abstractmethod
+    def layer_norm(self, x: Any, name: str, *, bias: bool = True, epsilon: float = EPSILON) -> Any: ...
+
+    @abstractmethod
+    def linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
+        """Product over the last axis, and the bias."""
+
+    def outputs_of(self, weight: Any, start: int, stop: int) -> Any:
+        """The part of a weight that computes these outputs."""
+        return weight[:, start:stop]
+
+    @abstractmethod
+    def tied_dense(self, x: Any, table: str, name: str) -> Any:
+        """Product over the last axis with the rows of an embedding's table, and a bias."""
+
+    @abstractmethod
+    def attention(self, q: Any, k: Any, v: Any, *, causal: bool) -> Any:
+        """Attention of (batch, length, heads, dim)."""
+
+    @abstractmethod
+    def table(self, name: str) -> Any:
+        """The table of an embedding, to be read in `rows`."""
+
+    def rows(self, table: Any, index: Any) -> Any:
+        return table[index]
+
+    @abstractmethod
+    def take(self, x: Any, places: Any) -> Any:
+        """The elements of each sequence at these places: (batch, places, width)."""
+
+    @abstractmethod
+    def add_table(self, x: Any, name: str) -> Any:
+        """Add a table that is not learnt."""
+
+    @abstractmethod
+    def conv(self, x: Any, layer: Conv) -> Any:
+        """A convolution in as many dimensions as the layer has, with its bias if there is one."""
+
+    @abstractmethod
+    def conv_transpose(self, x: Any, layer: ConvTranspose) -> Any:
+        """A transposed convolution of images, with its bias if there is one."""
+
+    @abstractmethod
+    def batch_norm(self, x: Any, name: str) -> Any: ...
+
+    @abstractmethod
+    def max_pool(self, x: Any, window: int) -> Any:
+        """Maximum of windows of images that do not overlap; incomplete windows are dropped."""
+
+    @abstractmethod
+    def overlapping_max_pool(self, x: Any) -> Any:
+        """Maximum of 3 × 3 pixels with stride 2 and a zero on each edge, for images that are not negative."""
+
+    @abstractmethod
+    def mean_pixels(self, x: Any) -> Any:
+        """Mean over all pixels of an image or video: (batch, channels)."""
+
+    @abstractmethod
+    def relu(self, x: Any) -> Any: ...
+
+    @abstractmethod
+    def leaky_relu(self, x: Any, slope: float) -> Any: ...
+
+    @abstractmethod
+    def tanh(self, x: Any) -> Any: ...
+
+    @abstractmethod
+    def concatenate(self, parts: Sequence[Any], axis: int) -> Any: ...
+
+    def split(self, x: Any, count: int) -> Any:
+        """Equal parts of the last axis."""
+        return self.xp.split(x, count, axis=-1)
+
+    def reshape(self, x: Any, shape: Sequence[int]) -> Any:
+        return self.xp.reshape(x, shape)
+
+    def channels_last(self, x: Any) -> Any:
+        return x
+
+    def channels_first(self, x: Any) -> Any:
+        """The inverse of `channels_last`."""
+        return x
+
+    def constant(self, x: Any) -> Any:
+        """The value, through which no gradient flows."""
+        return x
+
+
 class LayerRecorder(Forward):
     """Computes with shapes of one sample, and records the layers in the order in which they are applied."""
 
@@ -224,281 +330,3 @@ class LayerRecorder(Forward):
         return a
 
     multiply = add
-
-
-class TorchForward(Forward):
-    """Modules of torch.nn. Each keeps its operators, and these keep functions: the host's time counts."""
-
-    def __init__(self, module: Any) -> None:
-        """`module`: the network or a block, whose modules have the layers' names."""
-        import torch
-        import torch.nn.functional as F
-
-        self.arange, self.cat = torch.arange, torch.cat
-        self.activations: dict[str, Any] = {"gelu": F.gelu, "silu": F.silu}
-        self.module = module
-        self.parts = module._modules
-
-    def dense(self, x: Any, name: str, outputs: int, **_: Any) -> Any:
-        return self.parts[name](x)
-
-    def layer_norm(self, x: Any, name: str, *, bias: bool = True) -> Any:
-        return self.parts[name](x)
-
-    def rms_norm(self, x: Any, name: str) -> Any:
-        return self.parts[name](x)
-
-    def embedding(self, x: Any, name: str, *_: Any, tied: bool = False, **__: Any) -> Any:
-        return self.parts[name](x)
-
-    def add_positions(self, x: Any, name: str, place: Place, *, all_positions: bool = False, **_: Any) -> Any:
-        return x + self.parts[name](self._positions(x, place.positions))
-
-    def tables(self, names: Sequence[str], x: Any, positions: Any) -> tuple[Any, ...]:
-        if not names:
-            return ()
-        rows = self._positions(x, positions)
-        return tuple(getattr(self.module, name)[rows][:, None] for name in names)
-
-    def _positions(self, x: Any, positions: Any) -> Any:
-        return self.arange(x.shape[1], device=x.device) if positions is None else positions
-
-    def rotated(self, x: Any, place: Place) -> Any:
-        cos, sin = place.tables
-        first, second = x.chunk(2, dim=-1)
-        return x * cos.to(x.dtype) + self.cat([-second, first], dim=-1) * sin.to(x.dtype)
-
-    def heads(self, x: Any, width: int) -> Any:
-        return x.unflatten(-1, (-1, width))
-
-    def query_key_value(self, x: Any, width: int) -> tuple[Any, Any, Any]:
-        return x.unflatten(-1, (3, -1, width)).unbind(2)  # type: ignore[no-any-return]
-
-    def causal_attention(self, q: Any, k: Any, v: Any, place: Place) -> Any:
-        return torch_layers.attend(q, k, v, place.positions, place.cache).flatten(2)
-
-    def tied_logits(self, x: Any, name: str, count: int) -> Any:
-        return self.parts["logits"](x, self.parts[name].weight)
-
-    def gelu(self, x: Any) -> Any:
-        return self.activations["gelu"](x)
-
-    def gelu_tanh(self, x: Any) -> Any:
-        return self.activations["gelu"](x, approximate="tanh")
-
-    def silu(self, x: Any) -> Any:
-        return self.activations["silu"](x)
-
-
-class TensorFlowForward(Forward):
-    """TensorFlow's operations on variables."""
-
-    def __init__(self, weights: Weights) -> None:
-        self.weights = weights
-        self.tied_tables: Weights = {}  # as tensors
-
-    def dense(self, x: Any, name: str, outputs: int, **_: Any) -> Any:
-        return tensorflow_layers.dense(x, self.weights, self.full(name))
-
-    def layer_norm(self, x: Any, name: str, *, bias: bool = True) -> Any:
-        return tensorflow_layers.layer_norm(x, self.weights, self.full(name))
-
-    def rms_norm(self, x: Any, name: str) -> Any:
-        return tensorflow_layers.rms_norm(x, self.weights, self.full(name))
-
-    def embedding(self, x: Any, name: str, *_: Any, tied: bool = False, **__: Any) -> Any:
-        import tensorflow as tf
-
-        table = self.weights[f"{name}.weight"]
-        if tied:
-            table = self.tied_tables[name] = tensorflow_layers.read_once(table)
-        return tf.gather(table, x)
-
-    def add_positions(self, x: Any, name: str, place: Place, *, all_positions: bool = False, **_: Any) -> Any:
-        import tensorflow as tf
-
-        table = self.weights[f"{name}.weight"]
-        return x + (table if all_positions else tf.gather(table, self._positions(x, place.positions)))
-
-    def tables(self, names: Sequence[str], x: Any, positions: Any) -> tuple[Any, ...]:
-        import tensorflow as tf
-
-        if not names:
-            return ()
-        rows = self._positions(x, positions)
-        return tuple(tf.gather(self.weights[name], rows)[:, None] for name in names)
-
-    def _positions(self, x: Any, positions: Any) -> Any:
-        import tensorflow as tf
-
-        return tf.range(x.shape[1]) if positions is None else positions
-
-    def rotated(self, x: Any, place: Place) -> Any:
-        import tensorflow as tf
-
-        cos, sin = place.tables
-        first, second = tf.split(x, 2, axis=-1)
-        turned = tf.concat([-second, first], axis=-1)
-        return x * tf.cast(cos, x.dtype) + turned * tf.cast(sin, x.dtype)
-
-    def heads(self, x: Any, width: int) -> Any:
-        import tensorflow as tf
-
-        return tf.reshape(x, [*x.shape[:-1], -1, width])
-
-    def query_key_value(self, x: Any, width: int) -> tuple[Any, Any, Any]:
-        import tensorflow as tf
-
-        parts = tf.reshape(x, [*x.shape[:-1], 3, x.shape[-1] // (3 * width), width])
-        return tf.unstack(parts, axis=2)  # type: ignore[no-any-return]
-
-    def causal_attention(self, q: Any, k: Any, v: Any, place: Place) -> Any:
-        import tensorflow as tf
-
-        cache = place.cache and place.cache[self.scope]
-        y = tensorflow_layers.attend(q, k, v, place.positions, cache)
-        return tf.reshape(y, [*q.shape[:2], q.shape[2] * q.shape[3]])
-
-    def tied_logits(self, x: Any, name: str, count: int) -> Any:
-        import tensorflow as tf
-
-        return tf.matmul(x, self.tied_tables[name], transpose_b=True)
-
-    def gelu(self, x: Any) -> Any:
-        return tensorflow_layers.gelu(x)
-
-    def gelu_tanh(self, x: Any) -> Any:
-        return tensorflow_layers.gelu_tanh(x)
-
-    def silu(self, x: Any) -> Any:
-        import tensorflow as tf
-
-        return tf.nn.silu(x)
-
-
-class JaxForward(Forward):
-    """Functions of the weights; a block's next keys and values replace those in the cache."""
-
-    def __init__(self, weights: Weights) -> None:
-        self.weights = weights
-
-    def dense(self, x: Any, name: str, outputs: int, **_: Any) -> Any:
-        return jax_layers.dense(x, self.weights, self.full(name))
-
-    def layer_norm(self, x: Any, name: str, *, bias: bool = True) -> Any:
-        return jax_layers.layer_norm(x, self.weights, self.full(name))
-
-    def rms_norm(self, x: Any, name: str) -> Any:
-        return jax_layers.rms_norm(x, self.weights, self.full(name))
-
-    def embedding(self, x: Any, name: str, *_: Any, tied: bool = False, **__: Any) -> Any:
-        return self.weights[f"{name}.weight"][x]
-
-    def add_positions(self, x: Any, name: str, place: Place, *, all_positions: bool = False, **_: Any) -> Any:
-        table = self.weights[f"{name}.weight"]
-        return x + (table if all_positions else table[self._positions(x, place.positions)])
-
-    def tables(self, names: Sequence[str], x: Any, positions: Any) -> tuple[Any, ...]:
-        return tuple(self.weights[name][self._positions(x, positions)][:, None] for name in names)
-
-    def _positions(self, x: Any, positions: Any) -> Any:
-        return slice(x.shape[1]) if positions is None else positions
-
-    def rotated(self, x: Any, place: Place) -> Any:
-        import jax.numpy as jnp
-
-        cos, sin = place.tables
-        first, second = jnp.split(x, 2, axis=-1)
-        turned = jnp.concatenate([-second, first], axis=-1)
-        return x * cos.astype(x.dtype) + turned * sin.astype(x.dtype)
-
-    def heads(self, x: Any, width: int) -> Any:
-        return x.reshape(*x.shape[:-1], -1, width)
-
-    def query_key_value(self, x: Any, width: int) -> tuple[Any, Any, Any]:
-        parts = x.reshape(*x.shape[:-1], 3, -1, width)
-        return parts[:, :, 0], parts[:, :, 1], parts[:, :, 2]
-
-    def causal_attention(self, q: Any, k: Any, v: Any, place: Place) -> Any:
-        y = jax_layers.attend(q, k, v, place.positions, place.cache, self.scope)
-        return y.reshape(*q.shape[:2], -1)
-
-    def tied_logits(self, x: Any, name: str, count: int) -> Any:
-        return x @ self.weights[f"{name}.weight"].T
-
-    def gelu(self, x: Any) -> Any:
-        import jax
-
-        return jax.nn.gelu(x, approximate=False)
-
-    def gelu_tanh(self, x: Any) -> Any:
-        import jax
-
-        return jax.nn.gelu(x, approximate=True)
-
-    def silu(self, x: Any) -> Any:
-        import jax
-
-        return jax.nn.silu(x)
-
-
-class ReferenceForward(Forward):
-    """The reference's operations `ops`, which may round. Weights have PyTorch's layout."""
-
-    def __init__(self, ops: Ops, weights: Weights) -> None:
-        self.ops, self.weights = ops, weights
-
-    def dense(self, x: Any, name: str, outputs: int, **_: Any) -> Any:
-        name = self.full(name)
-        return self.ops.linear(x, self.weights[f"{name}.weight"], self.weights.get(f"{name}.bias"))
-
-    def layer_norm(self, x: Any, name: str, *, bias: bool = True) -> Any:
-        name = self.full(name)
-        shift = self.weights[f"{name}.bias"] if bias else 0.0
-        return self.ops.layer_norm(x, self.weights[f"{name}.weight"], shift)
-
-    def rms_norm(self, x: Any, name: str) -> Any:
-        return self.ops.rms_norm(x, self.weights[f"{self.full(name)}.weight"])
-
-    def embedding(self, x: Any, name: str, *_: Any, tied: bool = False, **__: Any) -> Any:
-        return self.ops.embedding(self.weights[f"{name}.weight"], x)
-
-    def add_positions(self, x: Any, name: str, place: Place, *, all_positions: bool = False, **_: Any) -> Any:
-        return self.ops.add(x, self.weights[f"{name}.weight"][: x.shape[1]])
-
-    def tables(self, names: Sequence[str], x: Any, positions: Any) -> tuple[Any, ...]:
-        return tuple(self.weights[name][: x.shape[1], None] for name in names)
-
-    def rotated(self, x: Any, place: Place) -> Any:
-        cos, sin = place.tables
-        first, second = self.ops.np.split(x, 2, axis=-1)
-        turned = self.ops.np.concatenate([-second, first], axis=-1)
-        return self.ops.add(self.ops.multiply(x, cos), self.ops.multiply(turned, sin))
-
-    def heads(self, x: Any, width: int) -> Any:
-        return x.reshape(*x.shape[:-1], -1, width)
-
-    def query_key_value(self, x: Any, width: int) -> tuple[Any, Any, Any]:
-        q, k, v = (self.heads(part, width) for part in self.ops.np.split(x, 3, axis=-1))
-        return q, k, v
-
-    def causal_attention(self, q: Any, k: Any, v: Any, place: Place) -> Any:
-        return self.ops.attention(q, k, v, causal=True).reshape(*q.shape[:2], -1)
-
-    def tied_logits(self, x: Any, name: str, count: int) -> Any:
-        return self.ops.linear(x, self.weights[f"{name}.weight"])
-
-    def gelu(self, x: Any) -> Any:
-        return self.ops.gelu(x)
-
-    def gelu_tanh(self, x: Any) -> Any:
-        return self.ops.gelu_tanh(x)
-
-    def silu(self, x: Any) -> Any:
-        return self.ops.silu(x)
-
-    def add(self, a: Any, b: Any) -> Any:
-        return self.ops.add(a, b)
-
-    def multiply(self, a: Any, b: Any) -> Any:
-        return self.ops.multiply(a, b)

@@ -1,13 +1,12 @@
 """Layers as data: weights and counted work, independent of frameworks.
 
 Weights have PyTorch's names and layouts, and know their layouts in TensorFlow and JAX. Only products count as
-work: normalisation, activations and look-ups have no FLOPs. For layers that torch.nn has, the forward
-functions are those of torch.nn and of `_programs/transformer_layers.py`.
+work: normalisation, activations and look-ups have no FLOPs. `_forward.py` has operators to compute them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod, sqrt
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -411,34 +410,3 @@ class TiedDense(Dense):
 
     def weights(self) -> dict[str, Weight]:
         return bias_of(self.name, self.outputs, self.bias)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TransformerSize:
-    """Sizes that all layers of an encoder or a decoder share."""
-
-    width: int
-    heads: int
-    feed_forward: int
-
-    def encoder_layer(self, name: str, length: int) -> Iterator[Layer]:
-        """Layers with the names in nn.TransformerEncoderLayer. The order of norms does not affect cost."""
-        yield self._attention(f"{name}.self_attn", length, length)
-        yield from self._feed_forward(name, length, norms=2)
-
-    def decoder_layer(self, name: str, length: int, memory: int) -> Iterator[Layer]:
-        """Layers with the names in nn.TransformerDecoderLayer: causal attention, then over the memory."""
-        yield self._attention(f"{name}.self_attn", length, length, causal=True)
-        yield self._attention(f"{name}.multihead_attn", length, memory)
-        yield from self._feed_forward(name, length, norms=3)
-
-    def _attention(self, name: str, length: int, memory: int, *, causal: bool = False) -> Layer:
-        return MultiHeadAttention(
-            name=name, width=self.width, heads=self.heads, length=length, memory=memory, causal=causal
-        )
-
-    def _feed_forward(self, name: str, length: int, norms: int) -> Iterator[Layer]:
-        yield Dense(name=f"{name}.linear1", inputs=self.width, outputs=self.feed_forward, rows=length)
-        yield Dense(name=f"{name}.linear2", inputs=self.feed_forward, outputs=self.width, rows=length)
-        for index in range(norms):
-            yield Norm(name=f"{name}.norm{index + 1}", channels=self.width)

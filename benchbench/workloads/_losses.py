@@ -158,7 +158,7 @@ class Adversarial(Loss):
 class Objective:
     """The loss of one update, and the parameters that it changes.
 
-    `learner` is the prefix of their names, and an argument of the forward function; "" means all parameters.
+    `learner` is the prefix of their names, and an argument of the forward pass; "" means all parameters.
     """
 
     loss: Loss
@@ -170,7 +170,7 @@ class Objective:
 
     @property
     def options(self) -> dict[str, str]:
-        """Keyword arguments for the forward function."""
+        """Keyword arguments for the forward pass."""
         return {"learner": self.learner} if self.learner else {}
 
 

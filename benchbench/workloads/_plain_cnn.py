@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from benchbench.arrays import Array
 from benchbench.workloads._conv_layers import Conv, MaxPool
+from benchbench.workloads._forward import FunctionalForward
 from benchbench.workloads._layers import Dense
-from benchbench.workloads._programs import jax_layers, numpy, tensorflow_layers, torch_layers
+from benchbench.workloads._programs import torch_layers
 from benchbench.workloads.network import Chain, Link
 
 if TYPE_CHECKING:
@@ -67,48 +68,16 @@ class PlainCnn(Chain):
         modules.popitem()  # no ReLU after the logits
         return nn.Sequential(modules)
 
-    def tensorflow(self, weights: dict[str, Any], images: Any, *, training: bool) -> Any:
-        import tensorflow as tf
-
+    def apply(self, nn: FunctionalForward, images: Any) -> Any:
         x, layers = images, self.layers()
         for layer in layers:
             if isinstance(layer, MaxPool):
-                x = tensorflow_layers.max_pool(x, layer.window)
+                x = nn.max_pool(x, layer.window)
                 continue
             if isinstance(layer, Conv):
-                x = tensorflow_layers.conv(x, weights, layer)
+                x = nn.conv(x, layer)
             else:
-                x = tf.reshape(x, [x.shape[0], -1]) if layer.image else x
-                x = tensorflow_layers.dense(x, weights, layer.name)
-            x = x if layer is layers[-1] else tf.nn.relu(x)
-        return x
-
-    def jax(self, weights: dict[str, Any], images: Any, *, training: bool) -> Any:
-        import jax
-
-        x, layers = images, self.layers()
-        for layer in layers:
-            if isinstance(layer, MaxPool):
-                x = jax_layers.max_pool(x, layer.window)
-                continue
-            if isinstance(layer, Conv):
-                x = jax_layers.conv(x, weights, layer)
-            else:
-                x = x.reshape(len(x), -1) if layer.image else x
-                x = jax_layers.dense(x, weights, layer.name)
-            x = x if layer is layers[-1] else jax.nn.relu(x)
-        return x
-
-    def numpy(self, ops: Any, weights: dict[str, Any], images: Any, *, training: bool) -> Any:
-        x, layers = images, self.layers()
-        for layer in layers:
-            if isinstance(layer, MaxPool):
-                x = numpy.max_pool(ops, x, layer.window)
-                continue
-            if isinstance(layer, Conv):
-                x = numpy.conv(ops, x, weights, layer)
-            else:
-                x = x.reshape(len(x), -1) if layer.image else x
-                x = numpy.dense(ops, x, weights, layer.name)
-            x = x if layer is layers[-1] else ops.relu(x)
+                x = nn.reshape(x, (x.shape[0], -1)) if layer.image else x
+                x = nn.dense(x, layer.name)
+            x = x if layer is layers[-1] else nn.relu(x)
         return x

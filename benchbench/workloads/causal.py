@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -11,17 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from benchbench.arrays import Array
 from benchbench.errors import UsageError
-from benchbench.workloads._forward import (
-    Forward,
-    JaxForward,
-    LayerRecorder,
-    Place,
-    ReferenceForward,
-    TensorFlowForward,
-    TorchForward,
-)
+from benchbench.workloads._forward import LayerRecorder, Place
 from benchbench.workloads._layers import Dense, Embedding, Layer, Norm, RmsNorm, Rotary, TiedLogits
 from benchbench.workloads._programs import jax, tensorflow, torch, torch_layers
+from benchbench.workloads._programs.numpy import ReferenceForward
 from benchbench.workloads.base import DeviceContext, Draw, Program
 from benchbench.workloads.network import BlockChain, Link
 from benchbench.workloads.steps import Inference
@@ -31,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class CausalChain(BlockChain):
-    """A language model. Implement `embed`, `block` and `output` with the operators of `_forward.py`.
+    """A language model. Implement `embed`, `block` and `output` with the operators of `Forward`.
 
     Layers, cost and programs are derived from these. Without positions, the tokens are the whole sequence.
     """
@@ -42,19 +34,6 @@ class CausalChain(BlockChain):
     input_names: ClassVar[tuple[str, ...]] = ("tokens",)
     images = frozenset()
     item = "token"
-    read_by_blocks: ClassVar[tuple[str, ...]] = ()  # tables that every block reads at its tokens' positions
-
-    @abstractmethod
-    def embed(self, nn: Forward, tokens: Any, place: Place) -> Any:
-        """Input of the first block: (batch, tokens, width)."""
-
-    @abstractmethod
-    def block(self, nn: Forward, x: Any, place: Place) -> Any:
-        """Output of a block, with the shape of its input."""
-
-    @abstractmethod
-    def output(self, nn: Forward, x: Any) -> Any:
-        """Logits, from the last block's output."""
 
     @property
     def rows(self) -> int:
@@ -100,53 +79,6 @@ class CausalChain(BlockChain):
         """torch.nn's layers and F.scaled_dot_product_attention, which selects the fused kernel."""
         return torch_module(self)
 
-    def tensorflow(
-        self,
-        weights: dict[str, Any],
-        tokens: Any,
-        *,
-        training: bool,
-        positions: Any = None,
-        cache: Any = None,
-    ) -> Any:
-        return self._forward(TensorFlowForward(weights), tokens, positions, cache)
-
-    def numpy(self, ops: Any, weights: dict[str, Any], tokens: Any, *, training: bool) -> Any:
-        return self._forward(ReferenceForward(ops, weights), tokens)
-
-    def _forward(self, nn: Forward, tokens: Any, positions: Any = None, cache: Any = None) -> Any:
-        place = Place(positions, nn.tables(self.read_by_blocks, tokens, positions), cache)
-        x = self.embed(nn, tokens, place)
-        for name in self.blocks:
-            x = self.block(nn.within(name), x, place)
-        return self.output(nn, x)
-
-    def jax(
-        self,
-        weights: dict[str, Any],
-        tokens: Any,
-        *,
-        training: bool,
-        positions: Any = None,
-        cache: Any = None,
-    ) -> Any:
-        x = self.jax_embed(weights, tokens, positions)
-        for name in self.blocks:
-            x = self.jax_block(weights, name, x, positions, cache)
-        return self.jax_output(weights, x)
-
-    def jax_embed(self, weights: dict[str, Any], tokens: Any, positions: Any = None) -> Any:
-        return self.embed(JaxForward(weights), tokens, Place(positions))
-
-    def jax_block(
-        self, weights: dict[str, Any], name: str, x: Any, positions: Any = None, cache: Any = None
-    ) -> Any:
-        nn = JaxForward(weights).within(name)
-        return self.block(nn, x, Place(positions, nn.tables(self.read_by_blocks, x, positions), cache))
-
-    def jax_output(self, weights: dict[str, Any], x: Any) -> Any:
-        return self.output(JaxForward(weights), x)
-
 
 def torch_module(network: CausalChain) -> Any:
     """The network as a module with a submodule per block; parameters have the weights' names."""
@@ -156,7 +88,7 @@ def torch_module(network: CausalChain) -> Any:
         def __init__(self, name: str, layers: Sequence[Layer]) -> None:
             super().__init__()
             _add_modules(self, layers, f"{name}.")
-            self.nn = TorchForward(self)
+            self.nn = torch_layers.TorchForward(self)
 
         def forward(self, x: Tensor, place: Place = Place()) -> Tensor:  # noqa: B008 - Place is immutable
             return network.block(self.nn, x, place)
@@ -169,7 +101,7 @@ def torch_module(network: CausalChain) -> Any:
             names_and_links = zip(network.blocks, blocks, strict=True)
             self.layers = nn.ModuleList(Block(name, link.layers) for name, link in names_and_links)
             _add_modules(self, last.layers)
-            self.nn = TorchForward(self)
+            self.nn = torch_layers.TorchForward(self)
 
         def forward(self, tokens: Tensor, positions: Tensor | None = None, cache: Any = None) -> Tensor:
             tables = self.nn.tables(network.read_by_blocks, tokens, positions)
@@ -317,4 +249,4 @@ class Decode(Generation):
         """Compute the whole sequence without a cache, like Prefill with one more token."""
         tokens = ops.np.concatenate([arrays["prompt"], arrays["tokens"]], axis=1)
         weights = {name: arrays[name] for name in self.weights()}
-        return self.numpy(ops, weights, tokens, training=False)
+        return self.apply(ReferenceForward(ops, weights), tokens)

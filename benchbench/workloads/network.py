@@ -1,4 +1,4 @@
-"""The interface of a network: layers, a loss, and a forward function in each framework and in NumPy.
+"""The interface of a network: layers, a loss, a module of torch, and a forward pass for all else.
 
 `steps.py` derives the rest of a step. A `Chain` can be cut into stages, and a `DivisionPlan` describes how
 devices divide a layer's weights.
@@ -19,6 +19,7 @@ from benchbench.arrays import Array
 from benchbench.model.note import Note, NoteKind, note
 from benchbench.model.placement import Strategy
 from benchbench.workloads._conv_layers import saved_in
+from benchbench.workloads._forward import FunctionalForward, Place
 from benchbench.workloads._layers import Layer, Passes, Weight, weights_of
 from benchbench.workloads._losses import CrossEntropy, Loss, Objective
 from benchbench.workloads.base import Draw, Workload
@@ -32,8 +33,8 @@ NHWC_OF_NCHW = (0, 2, 3, 1)
 class Network(Workload):
     """Base class of networks. Derive a frozen dataclass with the parameters, then one per step to measure.
 
-    A forward function gets the weights by name and the inputs in the order of `input_names`, and returns the
-    output. Weights and images have the framework's layout; in torch and NumPy that is PyTorch's.
+    The forward pass gets the inputs in the order of `input_names`, and returns the output. Weights and images
+    have the framework's layout; in torch and the reference that is PyTorch's.
     """
 
     batch: int  # samples per step
@@ -86,16 +87,8 @@ class Network(Workload):
         """A module whose state dict has the layers' names. It is created on the meta device."""
 
     @abstractmethod
-    def tensorflow(self, weights: dict[str, Any], *inputs: Any, **training: Any) -> Any:
-        """The forward function on variables; running statistics are assigned."""
-
-    @abstractmethod
-    def jax(self, weights: dict[str, Any], *inputs: Any, **training: Any) -> Any:
-        """The forward function; it puts the next running statistics into `weights`."""
-
-    @abstractmethod
-    def numpy(self, ops: Any, weights: dict[str, Any], *inputs: Any, **training: Any) -> Any:
-        """The forward function in float64, with the operations `ops` (`_reference/ops.py`)."""
+    def apply(self, nn: FunctionalForward, *inputs: Any, **options: Any) -> Any:
+        """The forward pass in the operators of TensorFlow, JAX or the reference."""
 
     @property
     def objectives(self) -> tuple[Objective, ...]:
@@ -245,28 +238,32 @@ class Chain(Network):
 class BlockChain(Chain):
     """A chain of equal blocks between an embedding and an output layer."""
 
+    read_by_blocks: ClassVar[tuple[str, ...]] = ()  # tables that every block reads at its tokens' positions
+
     @property
     @abstractmethod
     def blocks(self) -> list[str]:
         """Names of the blocks, which are prefixes of their weights' names."""
 
-    def jax(self, weights: dict[str, Any], *inputs: Any, **training: Any) -> Any:
-        x = self.jax_embed(weights, *inputs)
-        for name in self.blocks:
-            x = self.jax_block(weights, name, x)
-        return self.jax_output(weights, x)
+    @abstractmethod
+    def embed(self, nn: Any, inputs: Any, place: Place) -> Any:
+        """Input of the first block: (batch, tokens, width)."""
 
     @abstractmethod
-    def jax_embed(self, weights: dict[str, Any], inputs: Any, /) -> Any:
-        """Input of the first block."""
+    def block(self, nn: Any, x: Any, place: Place) -> Any:
+        """Output of the block that is the scope of `nn`, with the shape of its input."""
 
     @abstractmethod
-    def jax_block(self, weights: dict[str, Any], name: str, x: Any) -> Any:
-        """Output of the block with this name."""
-
-    @abstractmethod
-    def jax_output(self, weights: dict[str, Any], x: Any) -> Any:
+    def output(self, nn: Any, x: Any) -> Any:
         """Output of the network, from the output of the last block."""
+
+    def apply(self, nn: FunctionalForward, inputs: Any, positions: Any = None, cache: Any = None) -> Any:
+        """`positions` of the tokens and `cache`: see `Place`."""
+        place = Place(positions, nn.tables(self.read_by_blocks, inputs, positions), cache)
+        x = self.embed(nn, inputs, place)
+        for name in self.blocks:
+            x = self.block(nn.within(name), x, place)
+        return self.output(nn, x)
 
 
 def cut_chain(links: Sequence[Link], stages: int) -> list[Sequence[Link]]:

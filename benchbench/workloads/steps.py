@@ -23,10 +23,13 @@ from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
 from benchbench.model.note import NoteKind, note
 from benchbench.model.placement import Placement, Strategy
+from benchbench.workloads._forward import FunctionalForward
 from benchbench.workloads._layers import Passes, counted_cost, parameters_in, training_passes
 from benchbench.workloads._losses import Adversarial, Objective
 from benchbench.workloads._optimizers import Optimizer, optimizer_named, refusal
 from benchbench.workloads._programs import jax, jax_pipeline, tensorflow, torch, torch_pipeline
+from benchbench.workloads._programs.numpy import ReferenceForward
+from benchbench.workloads._programs.numpy import training as reference_training
 from benchbench.workloads.base import (
     DeviceContext,
     Draw,
@@ -82,7 +85,7 @@ class Inference(Network, Operation):
 
     def forward(self, ops: Any, arrays: Any) -> Any:
         weights = {name: arrays[name] for name in self.weights()}
-        return self.numpy(ops, weights, *(arrays[name] for name in self.input_names), training=False)
+        return self.apply(ReferenceForward(ops, weights), *(arrays[name] for name in self.input_names))
 
     def reference(self, arrays: Arrays, index: Indices) -> Floats:
         """Outputs of the sampled elements of the batch only."""
@@ -180,9 +183,7 @@ class TrainingStep(Network, Training):
         return {name for name, weight in self.weights().items() if averages and weight.is_partly_idle}
 
     def steps(self, arrays: Arrays, ops: Any = None) -> Iterator[Step]:
-        from benchbench.workloads._programs.numpy import training
-
-        return training(self, self.update, arrays, ops)
+        return reference_training(self, self.update, arrays, ops)
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
         """`nn.Module` and torch.optim, channels last."""
@@ -290,8 +291,8 @@ class AdversarialStep(TrainingStep):
 
     Goodfellow et al. 2014, "Generative adversarial nets", algorithm 1 with k = 1: noise is drawn for each
     update, and the generator maximises the updated discriminator's probability of real images (section 3).
-    The network's forward functions are the generator's. A subclass adds those of the discriminator, which
-    return logits of images, and its layers after the generator's.
+    The network's forward pass is the generator's. A subclass adds that of the discriminator, and its layers
+    after the generator's.
     """
 
     input_names: ClassVar[tuple[str, ...]] = ("images", "noise", "new_noise")
@@ -321,49 +322,20 @@ class AdversarialStep(TrainingStep):
         return [layer for layer in self.layers() if any(name.startswith(player) for name in layer.weights())]
 
     @abstractmethod
-    def judge_tensorflow(self, weights: dict[str, Any], images: Any) -> Any:
+    def judge(self, nn: FunctionalForward, images: Any) -> Any:
         """Logits of the images being real."""
 
-    @abstractmethod
-    def judge_jax(self, weights: dict[str, Any], images: Any) -> Any:
-        """Logits of the images being real."""
-
-    @abstractmethod
-    def judge_numpy(self, ops: Any, weights: dict[str, Any], images: Any) -> Any:
-        """Logits of the images, NCHW, being real."""
-
-    def tensorflow(self, weights: dict[str, Any], *inputs: Any, learner: str, **training: Any) -> Any:
-        """A tuple of logits: of real and generated images, or of newly generated ones."""
-        import tensorflow as tf
-
+    def apply(self, nn: FunctionalForward, *inputs: Any, learner: str, **options: Any) -> tuple[Any, ...]:
+        """Logits: of real and generated images, or of newly generated ones."""
         images, noise, new_noise = inputs
-        if learner == GENERATOR:
-            generated = super().tensorflow(weights, new_noise, **training)  # type: ignore[safe-super]
-            return (self.judge_tensorflow(weights, generated),)
-        generated = super().tensorflow(weights, noise, **training)  # type: ignore[safe-super]
-        generated = tf.stop_gradient(generated)
-        return self.judge_tensorflow(weights, images), self.judge_tensorflow(weights, generated)
 
-    def jax(self, weights: dict[str, Any], *inputs: Any, learner: str, **training: Any) -> Any:
-        """A tuple of logits: of real and generated images, or of newly generated ones."""
-        import jax
+        def generate(noise: Any) -> Any:
+            return nn.channels_first(super(AdversarialStep, self).apply(nn, noise))  # type: ignore[safe-super]
 
-        images, noise, new_noise = inputs
         if learner == GENERATOR:
-            generated = super().jax(weights, new_noise, **training)  # type: ignore[safe-super]
-            return (self.judge_jax(weights, generated),)
-        generated = jax.lax.stop_gradient(super().jax(weights, noise, **training))  # type: ignore[safe-super]
-        return self.judge_jax(weights, images), self.judge_jax(weights, generated)
-
-    def numpy(self, ops: Any, weights: dict[str, Any], *inputs: Any, learner: str, **training: Any) -> Any:
-        """A tuple of logits: of real and generated images, or of newly generated ones."""
-        images, noise, new_noise = inputs
-        generator_noise = new_noise if learner == GENERATOR else noise
-        generated = super().numpy(ops, weights, generator_noise, **training)  # type: ignore[safe-super]
-        generated = ops.np.transpose(generated, (0, 3, 1, 2))
-        if learner == GENERATOR:
-            return (self.judge_numpy(ops, weights, generated),)
-        return self.judge_numpy(ops, weights, images), self.judge_numpy(ops, weights, generated)
+            return (self.judge(nn, generate(new_noise)),)
+        generated = nn.constant(generate(noise))
+        return self.judge(nn, images), self.judge(nn, generated)
 
 
 def torch_adversaries(generator: Any, discriminator: Any) -> Any:

@@ -38,7 +38,7 @@ def inference(network: Network, context: DeviceContext, arrays: Arrays) -> Progr
     """Program with the weights as arguments, since XLA treats closed-over arrays as constants."""
 
     def step(weights: Any, *inputs: Any) -> Any:
-        return network.jax(dict(weights), *inputs, training=False)
+        return network.apply(jax_layers.JaxForward(weights), *inputs)
 
     weights_on_device = put(network, context, arrays)
 
@@ -93,7 +93,7 @@ def generation(
 
     def step(cache: Any, weights: Any, tokens: Any, positions: Any) -> Any:
         next_cache = dict(cache)
-        logits = network.jax(dict(weights), tokens, training=False, positions=positions, cache=next_cache)
+        logits = network.apply(jax_layers.JaxForward(weights), tokens, positions, next_cache)
         return next_cache, logits
 
     weights, first = put(network, context, arrays), network.length - network.rows
@@ -186,7 +186,8 @@ def _descent(network: Network, objective: Objective, optimizer: Optimizer, conte
         parameters, _, statistics = before
         narrow, narrow_inputs = amp.jax_cast(context, parameters | moving, inputs)
         weights = narrow | statistics
-        output = network.jax(weights, *narrow_inputs, training=True, **objective.options)
+        nn = jax_layers.JaxForward(weights, training=True)
+        output = network.apply(nn, *narrow_inputs, **objective.options)
         loss = objective.loss.jax(output, *(targets[name] for name in objective.loss.target_names))
         updated = {name: weights[name] for name in statistics}
         return loss * counter["scale"]["scale"] if scaled else loss, (loss, updated)

@@ -1,122 +1,41 @@
-"""Layers of networks in JAX, as functions of NHWC arrays and of the weights by name."""
+"""Layers of networks in JAX, as functions of NHWC arrays, and `JaxForward`."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from benchbench.model.note import Note, NoteKind, note
 from benchbench.workloads._conv_layers import Conv, ConvTranspose
+from benchbench.workloads._forward import FunctionalForward, Place
 from benchbench.workloads._layers import DECAY, EPSILON
 
 FUSED_FROM, WIDE_FROM = 8.0, 9.0  # least compute capability for cuDNN's fused attention, and for wide heads
 MAX_HEAD_WIDTH = {False: 128, True: 256}  # by whether the GPU supports wide heads
 
 
-def conv(x: Any, weights: dict[str, Any], conv: Conv) -> Any:
-    """A convolution in as many dimensions as the layer has, with its bias if there is one.
-
-    On the CPU, 1 × 1 convolutions are products. For the gradient of the filters of a convolution, XLA
-    transposes the images, and training ResNet-50 takes 0.63 times as long with products (docs/why_slower.md).
-    """
-    import jax
-    from jax import lax
-
-    filters = weights[f"{conv.name}.weight"]
-    if set(conv.kernels) == {1} and not any(conv.padding) and jax.default_backend() == "cpu":
-        return _with_bias(_pixelwise(x, filters, conv.strides), weights, conv.name)
-    axes, edges = "DHW"[-len(conv.sizes) :], [(edge, edge) for edge in conv.padding]
-    orders = f"N{axes}C", f"{axes}IO", f"N{axes}C"
-    y = lax.conv_general_dilated(x, filters, conv.strides, edges, dimension_numbers=orders)
-    return _with_bias(y, weights, conv.name)
-
-
-def _pixelwise(x: Any, filters: Any, strides: tuple[int, ...]) -> Any:
-    """Product over the channels with a row per pixel, since more than two axes cost time."""
-    x = x[(slice(None), *(slice(None, None, stride) for stride in strides))]
-    inputs, outputs = filters.shape[-2:]
-    return (x.reshape(-1, inputs) @ filters.reshape(inputs, outputs)).reshape(*x.shape[:-1], outputs)
-
-
-def conv_transpose(x: Any, weights: dict[str, Any], layer: ConvTranspose) -> Any:
-    """A transposed convolution of images, with its bias if any. lax pads the image spread by the stride."""
-    from jax import lax
-
-    edge = layer.kernel - 1 - layer.edge
-    y = lax.conv_transpose(
-        x,
-        weights[f"{layer.name}.weight"],
-        (layer.stride, layer.stride),
-        [(edge, edge)] * 2,
-        dimension_numbers=("NHWC", "HWIO", "NHWC"),
-        transpose_kernel=True,
-    )
-    return _with_bias(y, weights, layer.name)
-
-
-def max_pool(x: Any, window: int) -> Any:
-    """Maximum of windows that do not overlap, by a reshape: half the time of reduce_window on a CPU."""
-    batch, height, width, channels = x.shape
-    rows, columns = height // window, width // window
-    cropped = x[:, : rows * window, : columns * window]
-    return cropped.reshape(batch, rows, window, columns, window, channels).max(axis=(2, 4))
-
-
-def dense(x: Any, weights: dict[str, Any], name: str) -> Any:
-    """Product over the last axis, with the bias if there is one."""
-    return _with_bias(x @ weights[f"{name}.weight"], weights, name)
-
-
-def layer_norm(x: Any, weights: dict[str, Any], name: str, epsilon: float = EPSILON) -> Any:
-    """Layer normalisation in float32 or float64, as in Flax, with a bias if there is one."""
+def layer_norm(x: Any, gamma: Any, beta: Any = None, epsilon: float = EPSILON) -> Any:
+    """Layer normalisation in float32 or float64, as in Flax."""
     import jax.numpy as jnp
     from jax import lax
 
     real = jnp.promote_types(x.dtype, jnp.float32)
-    gamma, beta = weights[f"{name}.weight"].astype(real), weights.get(f"{name}.bias")
     wide = x.astype(real)
     centred = wide - wide.mean(axis=-1, keepdims=True)
     variance = (centred * centred).mean(axis=-1, keepdims=True)
-    y = centred * lax.rsqrt(variance + epsilon) * gamma
+    y = centred * lax.rsqrt(variance + epsilon) * gamma.astype(real)
     return (y if beta is None else y + beta.astype(real)).astype(x.dtype)
 
 
-def rms_norm(x: Any, weights: dict[str, Any], name: str) -> Any:
+def rms_norm(x: Any, gamma: Any) -> Any:
     """Root mean square normalisation in float32 or float64, as in Flax."""
     import jax.numpy as jnp
     from jax import lax
 
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
     scale = lax.rsqrt(jnp.square(wide).mean(axis=-1, keepdims=True) + EPSILON)
-    return (wide * scale * weights[f"{name}.weight"].astype(wide.dtype)).astype(x.dtype)
-
-
-def batch_norm(x: Any, weights: dict[str, Any], name: str, *, training: bool) -> Any:
-    """Batch normalisation in float32 or float64, as in Flax. Training updates the statistics in `weights`.
-
-    The variance is E[x²] − E[x]², which reads x once.
-    """
-    import jax.numpy as jnp
-    from jax import lax
-
-    real = jnp.promote_types(x.dtype, jnp.float32)
-    storage_dtype = weights[f"{name}.running_mean"].dtype
-    gamma, beta, mean, variance = (
-        weights[f"{name}.{part}"].astype(real) for part in ("weight", "bias", "running_mean", "running_var")
-    )
-    wide = x.astype(real)
-    if training:
-        axes = tuple(range(x.ndim - 1))
-        batch_mean = wide.mean(axis=axes)
-        batch_variance = jnp.maximum((wide * wide).mean(axis=axes) - batch_mean * batch_mean, 0)
-        weights[f"{name}.running_mean"] = (DECAY * mean + (1 - DECAY) * batch_mean).astype(storage_dtype)
-        weights[f"{name}.running_var"] = (DECAY * variance + (1 - DECAY) * batch_variance).astype(
-            storage_dtype
-        )
-        mean, variance = batch_mean, batch_variance
-    scale = gamma * lax.rsqrt(variance + EPSILON)
-    return ((wide - mean) * scale + beta).astype(x.dtype)
+    return (wide * scale * gamma.astype(wide.dtype)).astype(x.dtype)
 
 
 def attention(q: Any, k: Any, v: Any, *, causal: bool = False, differentiated: bool = True) -> Any:
@@ -201,14 +120,6 @@ def causal_mask(length: int, groups: int = 1) -> Any:
     return jnp.tile(jnp.tril(jnp.ones((length, length), bool)), (groups, 1))
 
 
-def _with_bias(y: Any, weights: dict[str, Any], name: str) -> Any:
-    """Add the bias in float32 or float64: XLA's CPU kernels sum its gradient in the dtype of the addition."""
-    import jax.numpy as jnp
-
-    bias, real = weights.get(f"{name}.bias"), jnp.promote_types(y.dtype, jnp.float32)
-    return y if bias is None else (y.astype(real) + bias.astype(real)).astype(y.dtype)
-
-
 def attend(q: Any, k: Any, v: Any, positions: Any, cache: dict[str, Any] | None, name: str) -> Any:
     """Causal attention of (batch, length, heads, dim). The block's next keys and values are put into `cache`.
 
@@ -227,3 +138,191 @@ def attend(q: Any, k: Any, v: Any, positions: Any, cache: dict[str, Any] | None,
     keys, values = cache[name]
     is_visible = jnp.arange(keys.shape[2]) <= positions
     return attention_products(q.swapaxes(1, 2), keys, values, is_visible[None]).swapaxes(1, 2)
+
+
+class JaxForward(FunctionalForward):
+    """Functions of the weights. A block's next keys and values replace those in the cache."""
+
+    def __init__(self, weights: dict[str, Any], *, training: bool = False) -> None:
+        """The next running statistics are put into `weights`."""
+        import jax.numpy as jnp
+
+        super().__init__(weights, training=training)
+        self.xp = jnp
+
+    def linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
+        return self._add_bias(x @ weight, bias)
+
+    def _add_bias(self, y: Any, bias: Any) -> Any:
+        """Add in float32 or float64: XLA's CPU kernels sum a bias's gradient in the dtype of the addition."""
+        real = self.xp.promote_types(y.dtype, self.xp.float32)
+        return y if bias is None else (y.astype(real) + bias.astype(real)).astype(y.dtype)
+
+    def layer_norm(self, x: Any, name: str, *, bias: bool = True, epsilon: float = EPSILON) -> Any:
+        name = self.full(name)
+        return layer_norm(x, self.weights[f"{name}.weight"], self.weights.get(f"{name}.bias"), epsilon)
+
+    def rms_norm(self, x: Any, name: str) -> Any:
+        return rms_norm(x, self.weights[f"{self.full(name)}.weight"])
+
+    def batch_norm(self, x: Any, name: str) -> Any:
+        """Computed in float32 or float64, as in Flax. The variance is E[x²] − E[x]², which reads x once."""
+        import jax.numpy as jnp
+        from jax import lax
+
+        weights, real = self.weights, jnp.promote_types(x.dtype, jnp.float32)
+        storage_dtype = weights[f"{name}.running_mean"].dtype
+        parts = ("weight", "bias", "running_mean", "running_var")
+        gamma, beta, mean, variance = (weights[f"{name}.{part}"].astype(real) for part in parts)
+        wide = x.astype(real)
+        if self.training:
+            axes = tuple(range(x.ndim - 1))
+            batch_mean = wide.mean(axis=axes)
+            batch_variance = jnp.maximum((wide * wide).mean(axis=axes) - batch_mean * batch_mean, 0)
+            next_mean = DECAY * mean + (1 - DECAY) * batch_mean
+            next_variance = DECAY * variance + (1 - DECAY) * batch_variance
+            weights[f"{name}.running_mean"] = next_mean.astype(storage_dtype)
+            weights[f"{name}.running_var"] = next_variance.astype(storage_dtype)
+            mean, variance = batch_mean, batch_variance
+        scale = gamma * lax.rsqrt(variance + EPSILON)
+        return ((wide - mean) * scale + beta).astype(x.dtype)
+
+    def embedding(self, x: Any, name: str, *_: Any, tied: bool = False, **__: Any) -> Any:
+        return self.table(name)[x]
+
+    def table(self, name: str) -> Any:
+        return self.weights[f"{name}.weight"]
+
+    def take(self, x: Any, places: Any) -> Any:
+        return self.xp.take_along_axis(x, places[..., None], axis=1)
+
+    def add_positions(self, x: Any, name: str, place: Place, *, all_positions: bool = False, **_: Any) -> Any:
+        table = self.table(name)
+        return x + (table if all_positions else table[self._positions(x, place.positions)])
+
+    def add_table(self, x: Any, name: str) -> Any:
+        return x + self.weights[name].astype(x.dtype)
+
+    def tables(self, names: Sequence[str], x: Any, positions: Any) -> tuple[Any, ...]:
+        return tuple(self.weights[name][self._positions(x, positions)][:, None] for name in names)
+
+    def _positions(self, x: Any, positions: Any) -> Any:
+        return slice(x.shape[1]) if positions is None else positions
+
+    def rotated(self, x: Any, place: Place) -> Any:
+        cos, sin = place.tables
+        first, second = self.split(x, 2)
+        turned = self.concatenate([-second, first], axis=-1)
+        return x * cos.astype(x.dtype) + turned * sin.astype(x.dtype)
+
+    def heads(self, x: Any, width: int) -> Any:
+        return x.reshape(*x.shape[:-1], -1, width)
+
+    def query_key_value(self, x: Any, width: int) -> tuple[Any, Any, Any]:
+        parts = x.reshape(*x.shape[:-1], 3, -1, width)
+        return parts[:, :, 0], parts[:, :, 1], parts[:, :, 2]
+
+    def attention(self, q: Any, k: Any, v: Any, *, causal: bool) -> Any:
+        return attention(q, k, v, causal=causal)
+
+    def causal_attention(self, q: Any, k: Any, v: Any, place: Place) -> Any:
+        y = attend(q, k, v, place.positions, place.cache, self.scope)
+        return y.reshape(*q.shape[:2], -1)
+
+    def tied_logits(self, x: Any, name: str, count: int) -> Any:
+        return x @ self.table(name).T
+
+    def tied_dense(self, x: Any, table: str, name: str) -> Any:
+        """XLA does not transpose the table in memory."""
+        return self.linear(x, self.table(table).T, self.weights[f"{name}.bias"])
+
+    def conv(self, x: Any, layer: Conv) -> Any:
+        """On the CPU, 1 × 1 convolutions are products.
+
+        For the gradient of the filters of a convolution, XLA transposes the images, and training ResNet-50
+        takes 0.63 times as long with products (docs/why_slower.md).
+        """
+        import jax
+        from jax import lax
+
+        filters, bias = self.weights[f"{layer.name}.weight"], self.weights.get(f"{layer.name}.bias")
+        if set(layer.kernels) == {1} and not any(layer.padding) and jax.default_backend() == "cpu":
+            return self._add_bias(_pixelwise(x, filters, layer.strides), bias)
+        axes, edges = "DHW"[-len(layer.sizes) :], [(edge, edge) for edge in layer.padding]
+        orders = f"N{axes}C", f"{axes}IO", f"N{axes}C"
+        y = lax.conv_general_dilated(x, filters, layer.strides, edges, dimension_numbers=orders)
+        return self._add_bias(y, bias)
+
+    def conv_transpose(self, x: Any, layer: ConvTranspose) -> Any:
+        """lax pads the image spread by the stride."""
+        from jax import lax
+
+        edge = layer.kernel - 1 - layer.edge
+        y = lax.conv_transpose(
+            x,
+            self.weights[f"{layer.name}.weight"],
+            (layer.stride, layer.stride),
+            [(edge, edge)] * 2,
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
+            transpose_kernel=True,
+        )
+        return self._add_bias(y, self.weights.get(f"{layer.name}.bias"))
+
+    def max_pool(self, x: Any, window: int) -> Any:
+        """By a reshape, which takes half the time of reduce_window on a CPU."""
+        batch, height, width, channels = x.shape
+        rows, columns = height // window, width // window
+        cropped = x[:, : rows * window, : columns * window]
+        return cropped.reshape(batch, rows, window, columns, window, channels).max(axis=(2, 4))
+
+    def overlapping_max_pool(self, x: Any) -> Any:
+        from jax import lax
+
+        edges = ((0, 0), (1, 1), (1, 1), (0, 0))
+        return lax.reduce_window(x, -self.xp.inf, lax.max, (1, 3, 3, 1), (1, 2, 2, 1), edges)
+
+    def mean_pixels(self, x: Any) -> Any:
+        return x.mean(axis=tuple(range(1, x.ndim - 1)))
+
+    def relu(self, x: Any) -> Any:
+        import jax
+
+        return jax.nn.relu(x)
+
+    def leaky_relu(self, x: Any, slope: float) -> Any:
+        import jax
+
+        return jax.nn.leaky_relu(x, slope)
+
+    def tanh(self, x: Any) -> Any:
+        return self.xp.tanh(x)
+
+    def gelu(self, x: Any) -> Any:
+        import jax
+
+        return jax.nn.gelu(x, approximate=False)
+
+    def gelu_tanh(self, x: Any) -> Any:
+        import jax
+
+        return jax.nn.gelu(x, approximate=True)
+
+    def silu(self, x: Any) -> Any:
+        import jax
+
+        return jax.nn.silu(x)
+
+    def concatenate(self, parts: Sequence[Any], axis: int) -> Any:
+        return self.xp.concatenate(parts, axis)
+
+    def constant(self, x: Any) -> Any:
+        from jax import lax
+
+        return lax.stop_gradient(x)
+
+
+def _pixelwise(x: Any, filters: Any, strides: tuple[int, ...]) -> Any:
+    """Product over the channels with a row per pixel, since more than two axes cost time."""
+    x = x[(slice(None), *(slice(None, None, stride) for stride in strides))]
+    inputs, outputs = filters.shape[-2:]
+    return (x.reshape(-1, inputs) @ filters.reshape(inputs, outputs)).reshape(*x.shape[:-1], outputs)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchbench.errors import Unsupported
 from benchbench.workloads import _amp as amp
+from benchbench.workloads._forward import Place
 from benchbench.workloads._optimizers import Optimizer
 from benchbench.workloads._programs.devices import AXIS
 from benchbench.workloads._programs.jax import (
@@ -25,6 +26,7 @@ from benchbench.workloads._programs.jax import (
     sharding_along,
     with_state_on,
 )
+from benchbench.workloads._programs.jax_layers import JaxForward
 from benchbench.workloads.base import DeviceContext, Program
 from benchbench.workloads.network import BlockChain
 
@@ -167,11 +169,12 @@ class Stages:
 
         network, narrow = self.network, self._cast(parameters)
         _, (inputs,) = amp.jax_cast(self.context, {}, (inputs,))
-        x = with_sharding_constraint(network.jax_embed({**narrow, **tables}, inputs), self.along_batch)
+        x = network.embed(JaxForward({**narrow, **tables}), inputs, Place())
+        x = with_sharding_constraint(x, self.along_batch)
         blocks = {name: weight for name, weight in narrow.items() if self.is_stacked(name)}
         chunks = x.reshape(network.accumulate, -1, *x.shape[1:])
         x = self._through_blocks(blocks, tables, chunks).reshape(x.shape)
-        return network.jax_output(narrow, with_sharding_constraint(x, self.along_batch))
+        return network.output(JaxForward(narrow), with_sharding_constraint(x, self.along_batch))
 
     def _cast(self, parameters: Weights) -> dict[str, Any]:
         """Cast matrices to 16 bits for mixed precision; vectors, also stacked ones, are unchanged."""
@@ -189,14 +192,17 @@ class Stages:
         from jax import lax
         from jax.sharding import PartitionSpec as P
 
-        first, stages = self.network.blocks[0], self.network.placement.devices
+        network = self.network
+        first, stages = network.blocks[0], network.placement.devices
         onwards = [(stage, stage + 1) for stage in range(stages - 1)]
 
         def run_stage(weights_of_stage: Any, tables: Any, chunks: Any) -> Any:
             is_first = lax.axis_index(AXIS) == 0
 
             def apply_block(x: Any, weights: Any) -> tuple[Any, None]:
-                return self.network.jax_block(weights | tables, first, x), None
+                nn = JaxForward(weights | tables).within(first)
+                place = Place(tables=nn.tables(network.read_by_blocks, x, None))
+                return network.block(nn, x, place), None
 
             def tick(received: Any, chunk: Any) -> tuple[Any, Any]:
                 x, _ = lax.scan(apply_block, jnp.where(is_first, chunk, received), weights_of_stage)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from itertools import count, repeat
 from typing import TYPE_CHECKING, Any
 
 from benchbench.workloads._conv_layers import Conv, ConvTranspose
+from benchbench.workloads._forward import FunctionalForward, Place
+from benchbench.workloads._layers import EPSILON
 from benchbench.workloads._losses import Objective
 from benchbench.workloads._optimizers import Optimizer
 from benchbench.workloads.base import Step
 from benchbench.workloads.network import Network, micro_batches, part_of_batch
 
 if TYPE_CHECKING:
+    from benchbench.workloads._reference.ops import Ops
     from benchbench.workloads.base import Arrays, Tensors
 
 
@@ -139,7 +142,8 @@ def gradients_of(
 
     def loss_of(part: Arrays, parameters: Any) -> Any:
         inputs = (part[name] for name in network.input_names)
-        output = network.numpy(operations, parameters, *inputs, training=True, **objective.options)
+        nn = ReferenceForward(operations, parameters, training=True)
+        output = network.apply(nn, *inputs, **objective.options)
         return objective.loss.numpy(operations, output, *(part[name] for name in objective.loss.target_names))
 
     scale = operations.rounding.scale
@@ -147,35 +151,134 @@ def gradients_of(
     return float(value) / scale, _divided(gradients, scale)
 
 
-def conv(ops: Any, x: Any, weights: dict[str, Any], conv: Conv) -> Any:
-    """A convolution of images or videos, with its bias if there is one."""
-    cross_correlation = ops.conv2d if len(conv.sizes) == 2 else ops.conv3d
-    y = cross_correlation(x, weights[f"{conv.name}.weight"], stride=conv.strides, padding=conv.padding)
-    bias = weights.get(f"{conv.name}.bias")
-    return y if bias is None else ops.add_bias(y, bias)
+class ReferenceForward(FunctionalForward):
+    """The reference's operations `ops`, which may round. Weights and images have PyTorch's layout."""
 
+    channel_axis = 1
 
-def conv_transpose(ops: Any, x: Any, weights: dict[str, Any], layer: ConvTranspose) -> Any:
-    """A transposed convolution of images, with its bias if there is one."""
-    y = ops.conv_transpose2d(x, weights[f"{layer.name}.weight"], stride=layer.stride, padding=layer.edge)
-    bias = weights.get(f"{layer.name}.bias")
-    return y if bias is None else ops.add_bias(y, bias)
+    def __init__(self, ops: Ops, weights: dict[str, Any], *, training: bool = False) -> None:
+        super().__init__(weights, training=training)
+        self.ops = ops
+        self.xp = ops.np
 
+    def linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
+        return self.ops.linear(x, weight, bias)
 
-def dense(ops: Any, x: Any, weights: dict[str, Any], name: str) -> Any:
-    """Product over the last axis, with the bias if there is one."""
-    return ops.linear(x, weights[f"{name}.weight"], weights.get(f"{name}.bias"))
+    def outputs_of(self, weight: Any, start: int, stop: int) -> Any:
+        return weight[start:stop]
 
+    def layer_norm(self, x: Any, name: str, *, bias: bool = True, epsilon: float = EPSILON) -> Any:
+        name = self.full(name)
+        shift = self.weights[f"{name}.bias"] if bias else 0.0
+        return self.ops.layer_norm(x, self.weights[f"{name}.weight"], shift, epsilon)
 
-def batch_norm(ops: Any, x: Any, weights: dict[str, Any], name: str, *, training: bool) -> Any:
-    """Normalise by the batch's statistics in training, otherwise by the running ones."""
-    scale, shift, mean, variance = (
-        weights[f"{name}.{part}"] for part in ("weight", "bias", "running_mean", "running_var")
-    )
-    return ops.batch_norm(x, scale, shift, None if training else (mean, variance))
+    def rms_norm(self, x: Any, name: str) -> Any:
+        return self.ops.rms_norm(x, self.weights[f"{self.full(name)}.weight"])
 
+    def batch_norm(self, x: Any, name: str) -> Any:
+        parts = ("weight", "bias", "running_mean", "running_var")
+        scale, shift, mean, variance = (self.weights[f"{name}.{part}"] for part in parts)
+        return self.ops.batch_norm(x, scale, shift, None if self.training else (mean, variance))
 
-def max_pool(ops: Any, x: Any, window: int) -> Any:
-    """Maximum of windows that do not overlap; incomplete windows are dropped."""
-    rows, columns = (side // window * window for side in x.shape[2:])
-    return ops.max_pool2d(x[:, :, :rows, :columns], window)
+    def embedding(self, x: Any, name: str, *_: Any, tied: bool = False, **__: Any) -> Any:
+        return self.rows(self.table(name), x)
+
+    def table(self, name: str) -> Any:
+        return self.weights[f"{name}.weight"]
+
+    def rows(self, table: Any, index: Any) -> Any:
+        return self.ops.embedding(table, index)
+
+    def take(self, x: Any, places: Any) -> Any:
+        return x[self.xp.arange(len(places))[:, None], places]
+
+    def add_positions(self, x: Any, name: str, place: Place, *, all_positions: bool = False, **_: Any) -> Any:
+        return self.add(x, self.table(name)[: x.shape[1]])
+
+    def add_table(self, x: Any, name: str) -> Any:
+        return self.add(x, self.weights[name])
+
+    def tables(self, names: Sequence[str], x: Any, positions: Any) -> tuple[Any, ...]:
+        return tuple(self.weights[name][: x.shape[1], None] for name in names)
+
+    def rotated(self, x: Any, place: Place) -> Any:
+        cos, sin = place.tables
+        first, second = self.split(x, 2)
+        turned = self.concatenate([-second, first], axis=-1)
+        return self.add(self.multiply(x, cos), self.multiply(turned, sin))
+
+    def heads(self, x: Any, width: int) -> Any:
+        return x.reshape(*x.shape[:-1], -1, width)
+
+    def query_key_value(self, x: Any, width: int) -> tuple[Any, Any, Any]:
+        q, k, v = (self.heads(part, width) for part in self.split(x, 3))
+        return q, k, v
+
+    def attention(self, q: Any, k: Any, v: Any, *, causal: bool) -> Any:
+        return self.ops.attention(q, k, v, causal=causal)
+
+    def causal_attention(self, q: Any, k: Any, v: Any, place: Place) -> Any:
+        return self.attention(q, k, v, causal=True).reshape(*q.shape[:2], -1)
+
+    def tied_logits(self, x: Any, name: str, count: int) -> Any:
+        return self.linear(x, self.table(name))
+
+    def tied_dense(self, x: Any, table: str, name: str) -> Any:
+        return self.linear(x, self.table(table), self.weights[f"{name}.bias"])
+
+    def conv(self, x: Any, layer: Conv) -> Any:
+        kinds: dict[int, Any] = {1: self.ops.conv1d, 2: self.ops.conv2d, 3: self.ops.conv3d}
+        kind, weight = kinds[len(layer.sizes)], self.weights[f"{layer.name}.weight"]
+        return self._add_bias(kind(x, weight, stride=layer.strides, padding=layer.padding), layer.name)
+
+    def conv_transpose(self, x: Any, layer: ConvTranspose) -> Any:
+        weight = self.weights[f"{layer.name}.weight"]
+        y = self.ops.conv_transpose2d(x, weight, stride=layer.stride, padding=layer.edge)
+        return self._add_bias(y, layer.name)
+
+    def _add_bias(self, y: Any, name: str) -> Any:
+        bias = self.weights.get(f"{name}.bias")
+        return y if bias is None else self.ops.add_bias(y, bias)
+
+    def max_pool(self, x: Any, window: int) -> Any:
+        rows, columns = (side // window * window for side in x.shape[2:])
+        return self.ops.max_pool2d(x[:, :, :rows, :columns], window)
+
+    def overlapping_max_pool(self, x: Any) -> Any:
+        return self.ops.max_pool2d(x, 3, stride=2, padding=1)
+
+    def mean_pixels(self, x: Any) -> Any:
+        return self.ops.mean(x, tuple(range(2, x.ndim)))
+
+    def relu(self, x: Any) -> Any:
+        return self.ops.relu(x)
+
+    def leaky_relu(self, x: Any, slope: float) -> Any:
+        return self.ops.leaky_relu(x, slope)
+
+    def tanh(self, x: Any) -> Any:
+        return self.ops.tanh(x)
+
+    def gelu(self, x: Any) -> Any:
+        return self.ops.gelu(x)
+
+    def gelu_tanh(self, x: Any) -> Any:
+        return self.ops.gelu_tanh(x)
+
+    def silu(self, x: Any) -> Any:
+        return self.ops.silu(x)
+
+    def add(self, a: Any, b: Any) -> Any:
+        return self.ops.add(a, b)
+
+    def multiply(self, a: Any, b: Any) -> Any:
+        return self.ops.multiply(a, b)
+
+    def concatenate(self, parts: Sequence[Any], axis: int) -> Any:
+        return self.xp.concatenate(parts, axis)
+
+    def channels_last(self, x: Any) -> Any:
+        return self.xp.moveaxis(x, 1, -1)
+
+    def channels_first(self, x: Any) -> Any:
+        return self.xp.moveaxis(x, -1, 1)

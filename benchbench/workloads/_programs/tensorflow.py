@@ -17,6 +17,7 @@ from benchbench.workloads import _amp as amp
 from benchbench.workloads._image_sets import DEVIATION, MEAN, PLACE_BITS, PREFETCHED, ImageSet
 from benchbench.workloads._losses import Objective
 from benchbench.workloads._optimizers import Optimizer
+from benchbench.workloads._programs.tensorflow_layers import TensorFlowForward
 from benchbench.workloads.base import DeviceContext, Program
 from benchbench.workloads.network import Network, batch_statistics, grouped_by_device
 from benchbench.workloads.program import images_layout
@@ -26,11 +27,11 @@ if TYPE_CHECKING:
 
 
 def inference(network: Network, context: DeviceContext, arrays: Arrays) -> Program:
-    """Program of the forward function of the variables."""
+    """Program of the forward pass on variables."""
     weights = variables(network, context, arrays)
 
     def step(*inputs: Any) -> Any:
-        return network.tensorflow(weights, *inputs, training=False)
+        return network.apply(TensorFlowForward(weights), *inputs)
 
     make_inputs = partial(network.channels_last_inputs, context.put)
     layout = images_layout(context, network.image_axes)
@@ -115,7 +116,7 @@ def generation(
         }
 
     def step(tokens: Any, positions: Any) -> Any:
-        return network.tensorflow(weights, tokens, training=False, positions=positions, cache=cache)
+        return network.apply(TensorFlowForward(weights), tokens, positions, cache)
 
     first = network.length - network.rows
     if first:
@@ -164,7 +165,8 @@ def _descent(
     def differentiate(inputs: Any, targets: dict[str, Any]) -> tuple[Any, list[Any]]:
         with tf.GradientTape() as tape:
             narrow, narrow_inputs = amp.tensorflow_cast(context, weights, inputs)
-            output = network.tensorflow(narrow, *narrow_inputs, training=True, **objective.options)
+            nn = TensorFlowForward(narrow, training=True, gathers_statistics=network.gathers_statistics)
+            output = network.apply(nn, *narrow_inputs, **objective.options)
             loss = objective.loss.tensorflow(output, *(targets[name] for name in objective.loss.target_names))
             differentiated = scale.up(loss) if scale else loss
         sparse = tape.gradient(differentiated, moving)

@@ -1,95 +1,37 @@
-"""Layers of networks in TensorFlow, as functions of NHWC tensors and of the weights by name."""
+"""Layers of networks in TensorFlow, as functions of NHWC tensors, and `TensorFlowForward`."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from benchbench.workloads._conv_layers import Conv, ConvTranspose
+from benchbench.workloads._forward import FunctionalForward, Place
 from benchbench.workloads._layers import DECAY, EPSILON
 
 CHANNELS_LAST = {1: "NWC", 2: "NHWC", 3: "NDHWC"}  # by spatial axes; eager gradients of three need the name
 
 
-def conv(x: Any, weights: dict[str, Any], conv: Conv) -> Any:
-    """A convolution of images or videos, with its bias if any. SAME pads unevenly with a stride."""
-    import tensorflow as tf
-
-    filters, edges = weights[f"{conv.name}.weight"], [[0, 0], *([e, e] for e in conv.padding), [0, 0]]
-    data_format = CHANNELS_LAST[len(conv.sizes)]
-    if conv.keeps_size or not any(conv.padding):
-        padding = "SAME" if conv.keeps_size else "VALID"
-        y = tf.nn.convolution(x, filters, conv.strides, padding, data_format=data_format)
-    elif len(conv.sizes) == 2:
-        y = tf.nn.conv2d(x, filters, conv.strides, edges)
-    else:  # only conv2d takes explicit padding
-        y = tf.nn.convolution(tf.pad(x, edges), filters, conv.strides, "VALID", data_format=data_format)
-    return _with_bias(y, weights, conv.name)
-
-
-def leaky_relu(x: Any, slope: float) -> Any:
-    """TensorFlow's operator; in float64 its formula, since the operator has its slope in float32."""
-    import tensorflow as tf
-
-    return tf.maximum(x, slope * x) if x.dtype == tf.float64 else tf.nn.leaky_relu(x, slope)
-
-
-def conv_transpose(x: Any, weights: dict[str, Any], layer: ConvTranspose) -> Any:
-    """A transposed convolution of images, with its bias if there is one."""
-    import tensorflow as tf
-
-    edge = [layer.edge, layer.edge]
-    shape = (x.shape[0], layer.output_size, layer.output_size, layer.outputs)
-    filters, edges = weights[f"{layer.name}.weight"], [[0, 0], edge, edge, [0, 0]]
-    y = tf.nn.conv2d_transpose(x, filters, shape, layer.stride, edges if layer.edge else "VALID")
-    return _with_bias(y, weights, layer.name)
-
-
-def read_once(table: Any) -> Any:
-    """A variable as a tensor, so that rows can be gathered from it, as in Keras' Embedding.
-
-    If rows are gathered from the variable itself, every other read copies it from then on (TensorFlow's
-    EnsureSparseVariableAccess). GPT-2 would copy its table for each token's product with it.
-    """
-    import tensorflow as tf
-
-    return tf.convert_to_tensor(table)
-
-
-def max_pool(x: Any, window: int) -> Any:
-    """Maximum of windows that do not overlap."""
-    import tensorflow as tf
-
-    return tf.nn.max_pool2d(x, window, window, "VALID")
-
-
-def dense(x: Any, weights: dict[str, Any], name: str) -> Any:
-    """Product over the last axis, with the bias if there is one."""
-    import tensorflow as tf
-
-    return _with_bias(tf.matmul(x, weights[f"{name}.weight"]), weights, name)
-
-
-def layer_norm(x: Any, weights: dict[str, Any], name: str, epsilon: float = EPSILON) -> Any:
-    """Layer normalisation in float32 or float64, as in Keras with mixed precision; the bias is optional."""
+def layer_norm(x: Any, gamma: Any, beta: Any = None, epsilon: float = EPSILON) -> Any:
+    """Layer normalisation in float32 or float64, as in Keras with mixed precision."""
     import tensorflow as tf
 
     real = tf.float64 if x.dtype == tf.float64 else tf.float32
     wide = tf.cast(x, real)
-    gamma, beta = tf.cast(weights[f"{name}.weight"], real), weights.get(f"{name}.bias")
-    beta = None if beta is None else tf.cast(beta, real)
+    gamma, beta = tf.cast(gamma, real), None if beta is None else tf.cast(beta, real)
     mean, variance = tf.nn.moments(wide, [-1], keepdims=True)
     return tf.cast(tf.nn.batch_normalization(wide, mean, variance, beta, gamma, epsilon), x.dtype)
 
 
-def rms_norm(x: Any, weights: dict[str, Any], name: str) -> Any:
+def rms_norm(x: Any, gamma: Any) -> Any:
     """Root mean square normalisation in float32 or float64, as in Keras."""
     import tensorflow as tf
 
     real = tf.float64 if x.dtype == tf.float64 else tf.float32
     wide = tf.cast(x, real)
     scale = tf.math.rsqrt(tf.reduce_mean(tf.square(wide), -1, keepdims=True) + EPSILON)
-    return tf.cast(wide * scale * tf.cast(weights[f"{name}.weight"], real), x.dtype)
+    return tf.cast(wide * scale * tf.cast(gamma, real), x.dtype)
 
 
 def gelu(x: Any) -> Any:
@@ -143,25 +85,21 @@ def causal_mask(length: int, groups: int = 1) -> Any:
     return tf.tile(tf.linalg.band_part(tf.ones((length, length), tf.bool), -1, 0), [groups, 1])
 
 
-def batch_norm(
-    x: Any, weights: dict[str, Any], name: str, *, training: bool, gathers_statistics: bool = False
-) -> Any:
+def batch_norm(x: Any, parameters: Any, *, training: bool, gathers_statistics: bool) -> Any:
     """The fused kernel, with parameters and statistics in float32; training updates the statistics.
 
-    This is TensorFlow's own operation. Keras 3 uses several, which take four times as long to trace. It takes
-    images, so the frames of a video become rows. With `gathers_statistics`, the statistics are those of all
-    replicas.
+    `parameters` are scale, shift, running mean and running variance. This is TensorFlow's own operation.
+    Keras 3 uses several, which take four times as long to trace. It takes images, so the frames of a video
+    become rows. With `gathers_statistics`, the statistics are those of all replicas.
     """
     import tensorflow as tf
 
     if len(x.shape) > 4:
         batch, _, _, columns, channels = x.shape
         flat = tf.reshape(x, (batch, -1, columns, channels))
-        options = {"training": training, "gathers_statistics": gathers_statistics}
-        return tf.reshape(batch_norm(flat, weights, name, **options), x.shape)
-    gamma, beta, mean, variance = (
-        weights[f"{name}.{part}"] for part in ("weight", "bias", "running_mean", "running_var")
-    )
+        y = batch_norm(flat, parameters, training=training, gathers_statistics=gathers_statistics)
+        return tf.reshape(y, x.shape)
+    gamma, beta, mean, variance = parameters
     if training and gathers_statistics:
         return _batch_norm_of_replicas(x, gamma, beta, mean, variance)
     if x.dtype == tf.float64:  # not supported by the fused kernel
@@ -203,13 +141,6 @@ def _batch_norm_of_replicas(x: Any, gamma: Any, beta: Any, mean: Any, variance: 
     return tf.cast(y, x.dtype)
 
 
-def _with_bias(y: Any, weights: dict[str, Any], name: str) -> Any:
-    import tensorflow as tf
-
-    bias = weights.get(f"{name}.bias")
-    return y if bias is None else tf.nn.bias_add(y, tf.cast(bias, y.dtype))
-
-
 def attend(q: Any, k: Any, v: Any, positions: Any, cache: tuple[Any, Any] | None) -> Any:
     """Causal attention of (batch, length, heads, dim). Keys and values are written to the cache.
 
@@ -227,3 +158,158 @@ def attend(q: Any, k: Any, v: Any, positions: Any, cache: tuple[Any, Any] | None
     is_visible = tf.range(keys.shape[2], dtype=positions.dtype) <= positions
     y = attention_products(tf.transpose(q, [0, 2, 1, 3]), keys, values, is_visible[None])
     return tf.transpose(y, [0, 2, 1, 3])
+
+
+class TensorFlowForward(FunctionalForward):
+    """TensorFlow's operations on variables."""
+
+    def __init__(
+        self, weights: dict[str, Any], *, training: bool = False, gathers_statistics: bool = False
+    ) -> None:
+        """`gathers_statistics`: batch norm uses the statistics of all replicas."""
+        import tensorflow as tf
+
+        super().__init__(weights, training=training)
+        self.xp = tf
+        self.gathers_statistics = gathers_statistics
+        self.tied_tables: dict[str, Any] = {}  # as tensors
+
+    def linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
+        return self._add_bias(self.xp.matmul(x, weight), bias)
+
+    def _add_bias(self, y: Any, bias: Any) -> Any:
+        return y if bias is None else self.xp.nn.bias_add(y, self.xp.cast(bias, y.dtype))
+
+    def layer_norm(self, x: Any, name: str, *, bias: bool = True, epsilon: float = EPSILON) -> Any:
+        name = self.full(name)
+        return layer_norm(x, self.weights[f"{name}.weight"], self.weights.get(f"{name}.bias"), epsilon)
+
+    def rms_norm(self, x: Any, name: str) -> Any:
+        return rms_norm(x, self.weights[f"{self.full(name)}.weight"])
+
+    def batch_norm(self, x: Any, name: str) -> Any:
+        parts = ("weight", "bias", "running_mean", "running_var")
+        parameters = [self.weights[f"{name}.{part}"] for part in parts]
+        return batch_norm(x, parameters, training=self.training, gathers_statistics=self.gathers_statistics)
+
+    def embedding(self, x: Any, name: str, *_: Any, tied: bool = False, **__: Any) -> Any:
+        if tied:
+            table = self.tied_tables[name] = self.table(name)
+            return self.rows(table, x)
+        return self.rows(self.weights[f"{name}.weight"], x)
+
+    def table(self, name: str) -> Any:
+        """The variable as a tensor, as in Keras' Embedding.
+
+        If rows are gathered from the variable itself, every other read copies it from then on (TensorFlow's
+        EnsureSparseVariableAccess). GPT-2 would copy its table for each token's product with it.
+        """
+        return self.xp.convert_to_tensor(self.weights[f"{name}.weight"])
+
+    def rows(self, table: Any, index: Any) -> Any:
+        return self.xp.gather(table, index)
+
+    def take(self, x: Any, places: Any) -> Any:
+        return self.xp.gather(x, places, batch_dims=1)
+
+    def add_positions(self, x: Any, name: str, place: Place, *, all_positions: bool = False, **_: Any) -> Any:
+        table = self.weights[f"{name}.weight"]
+        return x + (table if all_positions else self.rows(table, self._positions(x, place.positions)))
+
+    def add_table(self, x: Any, name: str) -> Any:
+        return x + self.xp.cast(self.weights[name], x.dtype)
+
+    def tables(self, names: Sequence[str], x: Any, positions: Any) -> tuple[Any, ...]:
+        if not names:
+            return ()
+        rows = self._positions(x, positions)
+        return tuple(self.rows(self.weights[name], rows)[:, None] for name in names)
+
+    def _positions(self, x: Any, positions: Any) -> Any:
+        return self.xp.range(x.shape[1]) if positions is None else positions
+
+    def rotated(self, x: Any, place: Place) -> Any:
+        tf, (cos, sin) = self.xp, place.tables
+        first, second = self.split(x, 2)
+        turned = tf.concat([-second, first], axis=-1)
+        return x * tf.cast(cos, x.dtype) + turned * tf.cast(sin, x.dtype)
+
+    def heads(self, x: Any, width: int) -> Any:
+        return self.reshape(x, [*x.shape[:-1], -1, width])
+
+    def query_key_value(self, x: Any, width: int) -> tuple[Any, Any, Any]:
+        parts = self.reshape(x, [*x.shape[:-1], 3, x.shape[-1] // (3 * width), width])
+        return self.xp.unstack(parts, axis=2)  # type: ignore[no-any-return]
+
+    def attention(self, q: Any, k: Any, v: Any, *, causal: bool) -> Any:
+        return attention(q, k, v, causal=causal)
+
+    def causal_attention(self, q: Any, k: Any, v: Any, place: Place) -> Any:
+        cache = place.cache and place.cache[self.scope]
+        y = attend(q, k, v, place.positions, cache)
+        return self.reshape(y, [*q.shape[:2], q.shape[2] * q.shape[3]])
+
+    def tied_logits(self, x: Any, name: str, count: int) -> Any:
+        return self.xp.matmul(x, self.tied_tables[name], transpose_b=True)
+
+    def tied_dense(self, x: Any, table: str, name: str) -> Any:
+        """The table is not transposed in memory."""
+        y = self.xp.matmul(x, self.weights[f"{table}.weight"], transpose_b=True)
+        return self._add_bias(y, self.weights[f"{name}.bias"])
+
+    def conv(self, x: Any, layer: Conv) -> Any:
+        """SAME pads unevenly with a stride."""
+        tf, filters = self.xp, self.weights[f"{layer.name}.weight"]
+        edges = [[0, 0], *([edge, edge] for edge in layer.padding), [0, 0]]
+        data_format = CHANNELS_LAST[len(layer.sizes)]
+        if layer.keeps_size or not any(layer.padding):
+            padding = "SAME" if layer.keeps_size else "VALID"
+            y = tf.nn.convolution(x, filters, layer.strides, padding, data_format=data_format)
+        elif len(layer.sizes) == 2:
+            y = tf.nn.conv2d(x, filters, layer.strides, edges)
+        else:  # only conv2d takes explicit padding
+            y = tf.nn.convolution(tf.pad(x, edges), filters, layer.strides, "VALID", data_format=data_format)
+        return self._add_bias(y, self.weights.get(f"{layer.name}.bias"))
+
+    def conv_transpose(self, x: Any, layer: ConvTranspose) -> Any:
+        edge = [layer.edge, layer.edge]
+        shape = (x.shape[0], layer.output_size, layer.output_size, layer.outputs)
+        filters, edges = self.weights[f"{layer.name}.weight"], [[0, 0], edge, edge, [0, 0]]
+        padding = edges if layer.edge else "VALID"
+        y = self.xp.nn.conv2d_transpose(x, filters, shape, layer.stride, padding)
+        return self._add_bias(y, self.weights.get(f"{layer.name}.bias"))
+
+    def max_pool(self, x: Any, window: int) -> Any:
+        return self.xp.nn.max_pool2d(x, window, window, "VALID")
+
+    def overlapping_max_pool(self, x: Any) -> Any:
+        return self.xp.nn.max_pool2d(self.xp.pad(x, [[0, 0], [1, 1], [1, 1], [0, 0]]), 3, 2, "VALID")
+
+    def mean_pixels(self, x: Any) -> Any:
+        return self.xp.reduce_mean(x, list(range(1, len(x.shape) - 1)))
+
+    def relu(self, x: Any) -> Any:
+        return self.xp.nn.relu(x)
+
+    def leaky_relu(self, x: Any, slope: float) -> Any:
+        """TensorFlow's operator; in float64 its formula, since the operator has its slope in float32."""
+        tf = self.xp
+        return tf.maximum(x, slope * x) if x.dtype == tf.float64 else tf.nn.leaky_relu(x, slope)
+
+    def tanh(self, x: Any) -> Any:
+        return self.xp.tanh(x)
+
+    def gelu(self, x: Any) -> Any:
+        return gelu(x)
+
+    def gelu_tanh(self, x: Any) -> Any:
+        return gelu_tanh(x)
+
+    def silu(self, x: Any) -> Any:
+        return self.xp.nn.silu(x)
+
+    def concatenate(self, parts: Sequence[Any], axis: int) -> Any:
+        return self.xp.concat(parts, axis)
+
+    def constant(self, x: Any) -> Any:
+        return self.xp.stop_gradient(x)

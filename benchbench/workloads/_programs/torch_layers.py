@@ -1,10 +1,12 @@
-"""Layers of networks in torch: modules for layers, and operations that torch.nn lacks."""
+"""Layers of networks in torch: modules for layers, operations that torch.nn lacks, and `TorchForward`."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from benchbench.workloads._conv_layers import Conv, ConvTranspose
+from benchbench.workloads._forward import Forward, Place
 from benchbench.workloads._layers import EPSILON, Dense, Embedding, Norm, RmsNorm
 
 
@@ -110,3 +112,67 @@ def attend(q: Any, k: Any, v: Any, positions: Any, cache: tuple[Any, Any] | None
     # The queries of a group are rows, since no fused kernel with a mask shares keys among heads.
     grouped = q.view(len(q), keys.shape[1], -1, q.shape[3])
     return F.scaled_dot_product_attention(grouped, keys, values, attn_mask=is_visible[None]).view(q.shape)
+
+
+class TorchForward(Forward):
+    """Modules of torch.nn. Each keeps its operators, and these keep functions: the host's time counts."""
+
+    def __init__(self, module: Any) -> None:
+        """`module`: the network or a block, whose modules have the layers' names."""
+        import torch
+        import torch.nn.functional as F
+
+        self.arange, self.cat = torch.arange, torch.cat
+        self.activations: dict[str, Any] = {"gelu": F.gelu, "silu": F.silu}
+        self.module = module
+        self.parts = module._modules
+
+    def dense(self, x: Any, name: str, outputs: int, **_: Any) -> Any:
+        return self.parts[name](x)
+
+    def layer_norm(self, x: Any, name: str, *, bias: bool = True) -> Any:
+        return self.parts[name](x)
+
+    def rms_norm(self, x: Any, name: str) -> Any:
+        return self.parts[name](x)
+
+    def embedding(self, x: Any, name: str, *_: Any, tied: bool = False, **__: Any) -> Any:
+        return self.parts[name](x)
+
+    def add_positions(self, x: Any, name: str, place: Place, *, all_positions: bool = False, **_: Any) -> Any:
+        return x + self.parts[name](self._positions(x, place.positions))
+
+    def tables(self, names: Sequence[str], x: Any, positions: Any) -> tuple[Any, ...]:
+        if not names:
+            return ()
+        rows = self._positions(x, positions)
+        return tuple(getattr(self.module, name)[rows][:, None] for name in names)
+
+    def _positions(self, x: Any, positions: Any) -> Any:
+        return self.arange(x.shape[1], device=x.device) if positions is None else positions
+
+    def rotated(self, x: Any, place: Place) -> Any:
+        cos, sin = place.tables
+        first, second = x.chunk(2, dim=-1)
+        return x * cos.to(x.dtype) + self.cat([-second, first], dim=-1) * sin.to(x.dtype)
+
+    def heads(self, x: Any, width: int) -> Any:
+        return x.unflatten(-1, (-1, width))
+
+    def query_key_value(self, x: Any, width: int) -> tuple[Any, Any, Any]:
+        return x.unflatten(-1, (3, -1, width)).unbind(2)  # type: ignore[no-any-return]
+
+    def causal_attention(self, q: Any, k: Any, v: Any, place: Place) -> Any:
+        return attend(q, k, v, place.positions, place.cache).flatten(2)
+
+    def tied_logits(self, x: Any, name: str, count: int) -> Any:
+        return self.parts["logits"](x, self.parts[name].weight)
+
+    def gelu(self, x: Any) -> Any:
+        return self.activations["gelu"](x)
+
+    def gelu_tanh(self, x: Any) -> Any:
+        return self.activations["gelu"](x, approximate="tanh")
+
+    def silu(self, x: Any) -> Any:
+        return self.activations["silu"](x)

@@ -26,14 +26,14 @@ EPSILON = 1e-5  # of normalisations; PyTorch's default
 
 @dataclass(frozen=True)
 class Ops:
-    """The operations passed to `Network.numpy`; `np` is autograd's NumPy, for operations without rounding."""
+    """The operations of references; `np` is autograd's NumPy, for operations without rounding."""
 
     rounding: Exact = EXACT
     np = anp
 
-    def conv1d(self, x: Any, weight: Any, *, stride: int = 1, padding: int = 0) -> Any:
+    def conv1d(self, x: Any, weight: Any, *, stride: tuple[int], padding: tuple[int]) -> Any:
         """Cross-correlation of (N, C, L) with (O, C, K), without bias."""
-        return self._conv(x, weight, (stride,), (padding,), 1)
+        return self._conv(x, weight, stride, padding, 1)
 
     def conv2d(self, x: Any, weight: Any, *, stride: Size = 1, padding: Size = 0, groups: int = 1) -> Any:
         """Cross-correlation of (N, C, H, W) with (O, C / groups, KH, KW), without bias."""

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from benchbench.arrays import Array
 from benchbench.workloads._conv_layers import Conv, ConvTranspose
+from benchbench.workloads._forward import FunctionalForward
 from benchbench.workloads._layers import Layer, Norm
 from benchbench.workloads._optimizers import Adam, Optimizer
-from benchbench.workloads._programs import jax_layers, numpy, tensorflow_layers, torch_layers
+from benchbench.workloads._programs import torch_layers
 from benchbench.workloads.network import Network
 from benchbench.workloads.steps import DISCRIMINATOR, GENERATOR, AdversarialStep, Inference, torch_adversaries
 
@@ -79,30 +80,11 @@ class Dcgan(Network):
 
         return Model()
 
-    def tensorflow(self, weights: dict[str, Any], *inputs: Any, **training: Any) -> Any:
-        import tensorflow as tf
-
-        (x,), convs = inputs, self.generator()
-        for conv in convs[:-1]:
-            x = tensorflow_layers.conv_transpose(x, weights, conv)
-            x = tf.nn.relu(tensorflow_layers.batch_norm(x, weights, batch_norm_of(conv).name, **training))
-        return tf.tanh(tensorflow_layers.conv_transpose(x, weights, convs[-1]))
-
-    def jax(self, weights: dict[str, Any], *inputs: Any, **training: Any) -> Any:
-        import jax
-
-        (x,), convs = inputs, self.generator()
-        for conv in convs[:-1]:
-            x = jax_layers.conv_transpose(x, weights, conv)
-            x = jax.nn.relu(jax_layers.batch_norm(x, weights, batch_norm_of(conv).name, **training))
-        return jax.numpy.tanh(jax_layers.conv_transpose(x, weights, convs[-1]))
-
-    def numpy(self, ops: Any, weights: dict[str, Any], *inputs: Any, **training: Any) -> Any:
-        (x,), convs = inputs, self.generator()
-        for conv in convs[:-1]:
-            x = numpy.conv_transpose(ops, x, weights, conv)
-            x = ops.relu(numpy.batch_norm(ops, x, weights, batch_norm_of(conv).name, **training))
-        return ops.np.transpose(ops.tanh(numpy.conv_transpose(ops, x, weights, convs[-1])), (0, 2, 3, 1))
+    def apply(self, nn: FunctionalForward, *inputs: Any, **options: Any) -> Any:
+        (x,), (*normed, last) = inputs, self.generator()
+        for conv in normed:
+            x = nn.relu(nn.batch_norm(nn.conv_transpose(x, conv), batch_norm_of(conv).name))
+        return nn.channels_last(nn.tanh(nn.conv_transpose(x, last)))
 
 
 @dataclass(frozen=True)
@@ -164,35 +146,12 @@ class DcganTrain(AdversarialStep, Dcgan):
         discriminator = torch_chain(self.discriminator(), nn.LeakyReLU(SLOPE, inplace=True))
         return torch_adversaries(generator.append(nn.Tanh()), discriminator)
 
-    def judge_tensorflow(self, weights: dict[str, Any], images: Any) -> Any:
+    def judge(self, nn: FunctionalForward, images: Any) -> Any:
         x, (first, *middle, last) = images, self.discriminator()
-        x = tensorflow_layers.leaky_relu(tensorflow_layers.conv(x, weights, first), SLOPE)
+        x = nn.leaky_relu(nn.conv(x, first), SLOPE)
         for conv in middle:
-            x = tensorflow_layers.conv(x, weights, conv)
-            x = tensorflow_layers.batch_norm(x, weights, batch_norm_of(conv).name, training=True)
-            x = tensorflow_layers.leaky_relu(x, SLOPE)
-        return tensorflow_layers.conv(x, weights, last)
-
-    def judge_jax(self, weights: dict[str, Any], images: Any) -> Any:
-        import jax
-
-        x, (first, *middle, last) = images, self.discriminator()
-        x = jax.nn.leaky_relu(jax_layers.conv(x, weights, first), SLOPE)
-        for conv in middle:
-            x = jax_layers.conv(x, weights, conv)
-            x = jax.nn.leaky_relu(
-                jax_layers.batch_norm(x, weights, batch_norm_of(conv).name, training=True), SLOPE
-            )
-        return jax_layers.conv(x, weights, last)
-
-    def judge_numpy(self, ops: Any, weights: dict[str, Any], images: Any) -> Any:
-        x, (first, *middle, last) = images, self.discriminator()
-        x = ops.leaky_relu(numpy.conv(ops, x, weights, first), SLOPE)
-        for conv in middle:
-            x = numpy.conv(ops, x, weights, conv)
-            x = numpy.batch_norm(ops, x, weights, batch_norm_of(conv).name, training=True)
-            x = ops.leaky_relu(x, SLOPE)
-        return numpy.conv(ops, x, weights, last)
+            x = nn.leaky_relu(nn.batch_norm(nn.conv(x, conv), batch_norm_of(conv).name), SLOPE)
+        return nn.conv(x, last)
 
 
 def batch_norm_of(conv: Conv | ConvTranspose) -> Norm:

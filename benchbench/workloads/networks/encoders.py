@@ -8,16 +8,11 @@ from typing import Any, ClassVar, Self
 
 from benchbench.arrays import Array
 from benchbench.errors import UsageError
-from benchbench.workloads._layers import Dense, Embedding, Layer, Norm, TiedDense, TransformerSize
+from benchbench.workloads._forward import FunctionalForward
+from benchbench.workloads._layers import Dense, Embedding, Layer, Norm, TiedDense
 from benchbench.workloads._losses import MeanSquared
 from benchbench.workloads._programs import torch_layers
-from benchbench.workloads._programs.tensorflow_layers import read_once
-from benchbench.workloads._programs.transformer_layers import (
-    JaxTransformerLayers,
-    NumpyTransformerLayers,
-    TensorFlowTransformerLayers,
-    TransformerLayers,
-)
+from benchbench.workloads._transformer_layers import TransformerLayers
 from benchbench.workloads.base import Draw
 from benchbench.workloads.network import ENCODER_LAYERS, Division, DivisionPlan, Network
 from benchbench.workloads.steps import Inference, TrainingStep
@@ -77,19 +72,29 @@ class BertBase(Network):
     def output_shape(self) -> tuple[int, int, int]:
         return self.batch, self.masked, self.vocabulary
 
+    @property
+    def size(self) -> TransformerLayers:
+        """Sizes of the layers, and their kind."""
+        return TransformerLayers(
+            width=self.hidden,
+            heads=self.heads,
+            feed_forward=BERT_EXPANSION * self.hidden,
+            activation="gelu",
+            epsilon=BERT_EPSILON,
+        )
+
     def layers(self) -> list[Layer]:
         """Embeddings are summed before the first norm."""
         return list(self._layers())
 
     def _layers(self) -> Iterator[Layer]:
         width = self.hidden
-        size = TransformerSize(width=width, heads=self.heads, feed_forward=BERT_EXPANSION * width)
         yield Embedding(name="tokens", count=self.vocabulary, width=width, rows=self.length)
         yield Embedding(name="positions", count=self.positions, width=width, rows=self.length)
         yield Embedding(name="segments", count=BERT_SEGMENTS, width=width, rows=self.length)
         yield Norm(name="norm", channels=width)
         for index in range(self.depth):
-            yield from size.encoder_layer(f"layers.{index}", self.length)
+            yield from self.size.encoder_layer(f"layers.{index}", self.length)
         yield Dense(name="transform", inputs=width, outputs=width, rows=self.masked)
         yield Norm(name="transform_norm", channels=width)
         yield TiedDense(name="head", inputs=width, outputs=self.vocabulary, rows=self.masked)
@@ -111,47 +116,14 @@ class BertBase(Network):
     def torch(self) -> Any:
         return torch_bert(self)
 
-    def tensorflow(self, weights: dict[str, Any], *inputs: Any, training: bool) -> Any:
-        import tensorflow as tf
-
-        of = TensorFlowTransformerLayers(weights=weights, **self._kind())
-        tokens, segments, masked_positions = inputs
-        words, positions, kinds = map(read_once, self._tables(weights))
-        x = tf.gather(words, tokens) + positions[: self.length] + tf.gather(kinds, segments)
-        return self._logits(of, tf.gather(self._encoded(of, x), masked_positions, batch_dims=1))
-
-    def jax(self, weights: dict[str, Any], *inputs: Any, training: bool) -> Any:
-        import jax.numpy as jnp
-
-        of = JaxTransformerLayers(weights=weights, **self._kind())
-        tokens, segments, masked_positions = inputs
-        words, positions, kinds = self._tables(weights)
-        x = self._encoded(of, words[tokens] + positions[: self.length] + kinds[segments])
-        return self._logits(of, jnp.take_along_axis(x, masked_positions[..., None], axis=1))
-
-    def numpy(self, ops: Any, weights: dict[str, Any], *inputs: Any, training: bool) -> Any:
-        of = NumpyTransformerLayers(ops=ops, weights=weights, **self._kind())
-        tokens, segments, masked_positions = inputs
-        words, positions, kinds = self._tables(weights)
-        x = ops.add(ops.embedding(words, tokens), positions[: self.length])
-        x = self._encoded(of, ops.add(x, ops.embedding(kinds, segments)))
-        return self._logits(of, x[ops.np.arange(len(masked_positions))[:, None], masked_positions])
-
-    def _tables(self, weights: dict[str, Any]) -> tuple[Any, ...]:
-        return tuple(weights[f"{name}.weight"] for name in ("tokens", "positions", "segments"))
-
-    def _kind(self) -> dict[str, Any]:
-        return {"heads": self.heads, "activation": "gelu", "epsilon": BERT_EPSILON}
-
-    def _encoded(self, of: TransformerLayers, x: Any) -> Any:
-        x = of.norm(x, "norm")
+    def apply(self, nn: FunctionalForward, tokens: Any, segments: Any, places: Any) -> Any:
+        words, positions, kinds = map(nn.table, ("tokens", "positions", "segments"))
+        x = nn.add(nn.rows(words, tokens), positions[: self.length])
+        x = nn.layer_norm(nn.add(x, nn.rows(kinds, segments)), "norm", epsilon=BERT_EPSILON)
         for index in range(self.depth):
-            x = of.encoder_layer(x, f"layers.{index}")
-        return x
-
-    def _logits(self, of: TransformerLayers, x: Any) -> Any:
-        x = of.norm(of.activate(of.dense(x, "transform")), "transform_norm")
-        return of.tied(x, of.weights["tokens.weight"], "head")
+            x = self.size.encode(nn.within(f"layers.{index}"), x)
+        x = nn.gelu(nn.dense(nn.take(x, places), "transform"))
+        return nn.tied_dense(nn.layer_norm(x, "transform_norm", epsilon=BERT_EPSILON), "tokens", "head")
 
 
 @dataclass(frozen=True)
@@ -247,17 +219,21 @@ class EncoderDecoder(Network):
     def output_shape(self) -> tuple[int, int, int]:
         return self.batch, self.target, self.hidden
 
+    @property
+    def size(self) -> TransformerLayers:
+        """Sizes of the layers."""
+        return TransformerLayers(width=self.hidden, heads=self.heads, feed_forward=self.feed_forward)
+
     def layers(self) -> list[Layer]:
         """Layers of the encoder, then of the decoder, with a norm at the end of each."""
         return list(self._layers())
 
     def _layers(self) -> Iterator[Layer]:
-        size = TransformerSize(width=self.hidden, heads=self.heads, feed_forward=self.feed_forward)
         for index in range(self.depth):
-            yield from size.encoder_layer(f"encoder.layers.{index}", self.source)
+            yield from self.size.encoder_layer(f"encoder.layers.{index}", self.source)
         yield Norm(name="encoder.norm", channels=self.hidden)
         for index in range(self.depth):
-            yield from size.decoder_layer(f"decoder.layers.{index}", self.target, self.source)
+            yield from self.size.decoder_layer(f"decoder.layers.{index}", self.target, self.source)
         yield Norm(name="decoder.norm", channels=self.hidden)
 
     def first_layers(self) -> list[Dense]:
@@ -297,23 +273,14 @@ class EncoderDecoder(Network):
             **depths,
         )
 
-    def tensorflow(self, weights: dict[str, Any], *inputs: Any, training: bool) -> Any:
-        return self._forward(TensorFlowTransformerLayers(weights=weights, heads=self.heads), *inputs)
-
-    def jax(self, weights: dict[str, Any], *inputs: Any, training: bool) -> Any:
-        return self._forward(JaxTransformerLayers(weights=weights, heads=self.heads), *inputs)
-
-    def numpy(self, ops: Any, weights: dict[str, Any], *inputs: Any, training: bool) -> Any:
-        return self._forward(NumpyTransformerLayers(ops=ops, weights=weights, heads=self.heads), *inputs)
-
-    def _forward(self, of: TransformerLayers, source: Any, target: Any) -> Any:
+    def apply(self, nn: FunctionalForward, source: Any, target: Any) -> Any:
         memory, x = source, target
         for index in range(self.depth):
-            memory = of.encoder_layer(memory, f"encoder.layers.{index}")
-        memory = of.norm(memory, "encoder.norm")
+            memory = self.size.encode(nn.within(f"encoder.layers.{index}"), memory)
+        memory = nn.layer_norm(memory, "encoder.norm")
         for index in range(self.depth):
-            x = of.decoder_layer(x, memory, f"decoder.layers.{index}")
-        return of.norm(x, "decoder.norm")
+            x = self.size.decode(nn.within(f"decoder.layers.{index}"), x, memory)
+        return nn.layer_norm(x, "decoder.norm")
 
 
 @dataclass(frozen=True)

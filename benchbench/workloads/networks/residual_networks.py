@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -16,8 +16,9 @@ from benchbench.arrays import Array
 from benchbench.errors import UsageError
 from benchbench.model.case import streams_obstacle
 from benchbench.workloads._conv_layers import Conv
+from benchbench.workloads._forward import FunctionalForward
 from benchbench.workloads._layers import Dense, Norm
-from benchbench.workloads._programs import jax_layers, numpy, tensorflow_layers, torch_layers
+from benchbench.workloads._programs import torch_layers
 from benchbench.workloads.base import Draw
 from benchbench.workloads.network import Chain, Link
 from benchbench.workloads.steps import Inference, PipelinedTraining
@@ -79,16 +80,6 @@ class ResidualNetwork(Chain):
 
         return torch_conv_norm(self.stem).append(nn.ReLU(inplace=True))
 
-    def tensorflow_pool(self, x: Any) -> Any:
-        """Input of the first block, from the stem's output; likewise `jax_pool` and `numpy_pool`."""
-        return x
-
-    def jax_pool(self, x: Any) -> Any:
-        return x
-
-    def numpy_pool(self, ops: Any, x: Any) -> Any:
-        return x
-
     @property
     def output_shape(self) -> tuple[int, int]:
         return self.batch, self.head.outputs
@@ -137,59 +128,20 @@ class ResidualNetwork(Chain):
         )
         return nn.Sequential(layers)
 
-    def tensorflow(self, weights: dict[str, Any], x: Any, *, training: bool) -> Any:
-        import tensorflow as tf
-
+    def apply(self, nn: FunctionalForward, x: Any) -> Any:
         def conv_norm(x: Any, conv: Conv) -> Any:
-            y = tensorflow_layers.conv(x, weights, conv)
-            return tensorflow_layers.batch_norm(
-                y,
-                weights,
-                self._norm(conv).name,
-                training=training,
-                gathers_statistics=self.gathers_statistics,
-            )
+            return nn.batch_norm(nn.conv(x, conv), self._norm(conv).name)
 
-        x = self.tensorflow_pool(tf.nn.relu(conv_norm(x, self.stem)))
-        x = self._through_blocks(x, conv_norm, tf.nn.relu, tf.add)
-        pixels = list(range(1, len(x.shape) - 1))
-        return tensorflow_layers.dense(tf.reduce_mean(x, pixels), weights, self.head.name)
-
-    def jax(self, weights: dict[str, Any], x: Any, *, training: bool) -> Any:
-        import jax
-
-        def conv_norm(x: Any, conv: Conv) -> Any:
-            y = jax_layers.conv(x, weights, conv)
-            return jax_layers.batch_norm(y, weights, self._norm(conv).name, training=training)
-
-        x = self.jax_pool(jax.nn.relu(conv_norm(x, self.stem)))
-        x = self._through_blocks(x, conv_norm, jax.nn.relu, jax.numpy.add)
-        return jax_layers.dense(x.mean(axis=tuple(range(1, x.ndim - 1))), weights, self.head.name)
-
-    def numpy(self, ops: Any, weights: dict[str, Any], x: Any, *, training: bool) -> Any:
-        def conv_norm(x: Any, conv: Conv) -> Any:
-            y = numpy.conv(ops, x, weights, conv)
-            return numpy.batch_norm(ops, y, weights, self._norm(conv).name, training=training)
-
-        x = self.numpy_pool(ops, ops.relu(conv_norm(x, self.stem)))
-        x = self._through_blocks(x, conv_norm, ops.relu, ops.add)
-        return numpy.dense(ops, ops.mean(x, tuple(range(2, x.ndim))), weights, self.head.name)
-
-    def _through_blocks(
-        self,
-        x: Any,
-        conv_norm: Callable[[Any, Conv], Any],
-        relu: Callable[[Any], Any],
-        add: Callable[..., Any],
-    ) -> Any:
-        """Output of the last block, computed with a framework's functions."""
+        x = nn.relu(conv_norm(x, self.stem))
+        if self.pool > 1:
+            x = nn.overlapping_max_pool(x)
         for block in self.blocks():
             y = x
             for conv in block.convs[:-1]:
-                y = relu(conv_norm(y, conv))
+                y = nn.relu(conv_norm(y, conv))
             y = conv_norm(y, block.convs[-1])
-            x = relu(add(y, conv_norm(x, block.projection) if block.projection else x))
-        return x
+            x = nn.relu(nn.add(y, conv_norm(x, block.projection) if block.projection else x))
+        return nn.dense(nn.mean_pixels(x), self.head.name)
 
     def _norm(self, conv: Conv) -> Norm:
         """The batch norm after `conv`, with weights for which rounding errors do not grow from step to step.
@@ -307,21 +259,6 @@ class Resnet50(ResidualNetwork):
                 return F.relu(self.norm3(self.conv3(y)) + self.down(x), inplace=True)
 
         return Bottleneck
-
-    def tensorflow_pool(self, x: Any) -> Any:
-        import tensorflow as tf
-
-        x = tf.pad(x, [[0, 0], [1, 1], [1, 1], [0, 0]])  # with zeros: nothing is below 0
-        return tf.nn.max_pool2d(x, 3, 2, "VALID")
-
-    def jax_pool(self, x: Any) -> Any:
-        import jax
-
-        edges = ((0, 0), (1, 1), (1, 1), (0, 0))
-        return jax.lax.reduce_window(x, -jax.numpy.inf, jax.lax.max, (1, 3, 3, 1), (1, 2, 2, 1), edges)
-
-    def numpy_pool(self, ops: Any, x: Any) -> Any:
-        return ops.max_pool2d(x, 3, stride=2, padding=1)
 
 
 @dataclass(frozen=True)

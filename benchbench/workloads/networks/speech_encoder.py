@@ -9,15 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from benchbench.arrays import Array
 from benchbench.errors import UsageError
 from benchbench.workloads._conv_layers import Conv
-from benchbench.workloads._layers import Norm, TransformerSize, Weight
+from benchbench.workloads._forward import FunctionalForward, Place
+from benchbench.workloads._layers import Norm, Weight
 from benchbench.workloads._losses import MeanSquared
-from benchbench.workloads._programs import jax_layers, tensorflow_layers, torch_layers
-from benchbench.workloads._programs.transformer_layers import (
-    JaxTransformerLayers,
-    NumpyTransformerLayers,
-    TensorFlowTransformerLayers,
-    TransformerLayers,
-)
+from benchbench.workloads._programs import torch_layers
+from benchbench.workloads._transformer_layers import TransformerLayers
 from benchbench.workloads.base import Draw
 from benchbench.workloads.network import ENCODER_LAYERS, BlockChain, DivisionPlan, Link
 from benchbench.workloads.steps import Inference, PipelinedTraining
@@ -86,14 +82,24 @@ class SpeechEncoder(BlockChain):
     def blocks(self) -> list[str]:
         return [f"layers.{index}" for index in range(self.depth)]
 
+    @property
+    def size(self) -> TransformerLayers:
+        """Sizes of the layers, and their kind."""
+        return TransformerLayers(
+            width=self.hidden,
+            heads=self.heads,
+            feed_forward=EXPANSION * self.hidden,
+            activation="gelu",
+            norm_first=True,
+        )
+
     def links(self) -> list[Link]:
-        size = TransformerSize(width=self.hidden, heads=self.heads, feed_forward=EXPANSION * self.hidden)
         handed_on = self.frames * self.hidden
         positions = Positions(frames=self.frames, width=self.hidden)
         return [
             Link(layers=(*self.convs, positions), outputs=handed_on),
             *(
-                Link(layers=tuple(size.encoder_layer(name, self.frames)), outputs=handed_on)
+                Link(layers=tuple(self.size.encoder_layer(name, self.frames)), outputs=handed_on)
                 for name in self.blocks
             ),
             Link(layers=(Norm(name="norm", channels=self.hidden),), outputs=handed_on),
@@ -113,46 +119,17 @@ class SpeechEncoder(BlockChain):
     def torch(self) -> Any:
         return torch_speech_encoder(self)
 
-    def tensorflow(self, weights: dict[str, Any], *inputs: Any, training: bool) -> Any:
-        import tensorflow as tf
-
-        (x,) = inputs
-        of = TensorFlowTransformerLayers(weights=weights, **self._kind())
+    def embed(self, nn: FunctionalForward, mels: Any, place: Place) -> Any:
+        x = nn.channels_first(mels)
         for conv in self.convs:
-            x = of.activate(tensorflow_layers.conv(x, weights, conv))
-        return self._encoded(of, x + tf.cast(weights["positions"], x.dtype))
+            x = nn.gelu(nn.conv(x, conv))
+        return nn.add_table(nn.channels_last(x), "positions")
 
-    def jax_embed(self, weights: dict[str, Any], mels: Any) -> Any:
-        x, of = mels, self._of_jax(weights)
-        for conv in self.convs:
-            x = of.activate(jax_layers.conv(x, weights, conv))
-        return x + weights["positions"].astype(x.dtype)
+    def block(self, nn: FunctionalForward, x: Any, place: Place) -> Any:
+        return self.size.encode(nn, x)
 
-    def jax_block(self, weights: dict[str, Any], name: str, x: Any) -> Any:
-        return self._of_jax(weights).encoder_layer(x, name)
-
-    def jax_output(self, weights: dict[str, Any], x: Any) -> Any:
-        return self._of_jax(weights).norm(x, "norm")
-
-    def _of_jax(self, weights: dict[str, Any]) -> JaxTransformerLayers:
-        return JaxTransformerLayers(weights=weights, **self._kind())
-
-    def numpy(self, ops: Any, weights: dict[str, Any], *inputs: Any, training: bool) -> Any:
-        of = NumpyTransformerLayers(ops=ops, weights=weights, **self._kind())
-        x = ops.np.swapaxes(inputs[0], 1, 2)
-        for conv in self.convs:
-            (stride,), (padding,) = conv.strides, conv.padding
-            x = ops.conv1d(x, weights[f"{conv.name}.weight"], stride=stride, padding=padding)
-            x = of.activate(ops.add_bias(x, weights[f"{conv.name}.bias"]))
-        return self._encoded(of, ops.add(ops.np.swapaxes(x, 1, 2), weights["positions"]))
-
-    def _kind(self) -> dict[str, Any]:
-        return {"heads": self.heads, "activation": "gelu", "norm_first": True}
-
-    def _encoded(self, of: TransformerLayers, x: Any) -> Any:
-        for name in self.blocks:
-            x = of.encoder_layer(x, name)
-        return of.norm(x, "norm")
+    def output(self, nn: FunctionalForward, x: Any) -> Any:
+        return nn.layer_norm(x, "norm")
 
 
 @dataclass(frozen=True)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from benchbench.arrays import Array, Indices
 from benchbench.workloads._conv_layers import Conv
+from benchbench.workloads._forward import FunctionalForward
 from benchbench.workloads._losses import COORDINATES, MultiBox
-from benchbench.workloads._programs import jax_layers, numpy, tensorflow_layers, torch_layers
+from benchbench.workloads._programs import torch_layers
 from benchbench.workloads.network import Network
 from benchbench.workloads.steps import Inference, TrainingStep
 
@@ -121,35 +122,14 @@ class SsdHead(Network):
 
         return Head()
 
-    def tensorflow(self, weights: dict[str, Any], *inputs: Any, training: bool) -> Any:
-        import tensorflow as tf
-
+    def apply(self, nn: FunctionalForward, *maps: Any) -> Any:
         def rows(x: Any, conv: Conv, count: int) -> Any:
-            return tf.reshape(tensorflow_layers.conv(x, weights, conv), [x.shape[0], -1, count])
+            return nn.reshape(nn.channels_last(nn.conv(x, conv)), (x.shape[0], -1, count))
 
-        return self._predict(inputs, rows, tf.concat)
-
-    def jax(self, weights: dict[str, Any], *inputs: Any, training: bool) -> Any:
-        import jax.numpy as jnp
-
-        def rows(x: Any, conv: Conv, count: int) -> Any:
-            return jax_layers.conv(x, weights, conv).reshape(len(x), -1, count)
-
-        return self._predict(inputs, rows, jnp.concatenate)
-
-    def numpy(self, ops: Any, weights: dict[str, Any], *inputs: Any, training: bool) -> Any:
-        def rows(x: Any, conv: Conv, count: int) -> Any:
-            y = ops.np.transpose(numpy.conv(ops, x, weights, conv), (0, 2, 3, 1))
-            return y.reshape(len(x), -1, count)
-
-        return self._predict(inputs, rows, ops.np.concatenate)
-
-    def _predict(self, maps: Sequence[Any], rows: Callable[..., Any], join: Callable[..., Any]) -> Any:
-        """The output, computed with a framework's functions."""
         pairs = list(zip(maps, self.predictors(), strict=True))
         scores = [rows(x, scoring, self.classes) for x, (scoring, _) in pairs]
         coordinates = [rows(x, placing, COORDINATES) for x, (_, placing) in pairs]
-        return join([join(scores, 1), join(coordinates, 1)], -1)
+        return nn.concatenate([nn.concatenate(scores, 1), nn.concatenate(coordinates, 1)], -1)
 
 
 @dataclass(frozen=True)

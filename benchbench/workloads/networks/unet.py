@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Self
 from benchbench.arrays import Array
 from benchbench.errors import UsageError
 from benchbench.workloads._conv_layers import Conv, ConvTranspose
-from benchbench.workloads._programs import jax_layers, numpy, tensorflow_layers, torch_layers
+from benchbench.workloads._forward import FunctionalForward
+from benchbench.workloads._programs import torch_layers
 from benchbench.workloads.network import Network
 from benchbench.workloads.steps import Inference, TrainingStep
 
@@ -82,58 +83,21 @@ class Unet(Network):
         """A module with classes as the last axis, as the loss needs them."""
         return torch_unet(self)
 
-    def tensorflow(self, weights: dict[str, Any], images: Any, *, training: bool) -> Any:
-        import tensorflow as tf
-
+    def apply(self, nn: FunctionalForward, images: Any) -> Any:
         def pair(x: Any, way: str, level: int) -> Any:
             for conv in self.pair(way, level):
-                x = tf.nn.relu(tensorflow_layers.conv(x, weights, conv))
+                x = nn.relu(nn.conv(x, conv))
             return x
 
         x, skipped = images, []
         for level in range(DEPTH):
             skipped.append(pair(x, "down", level))
-            x = tensorflow_layers.max_pool(skipped[-1], 2)
+            x = nn.max_pool(skipped[-1], 2)
         x = pair(x, "bottom", DEPTH)
         for level in reversed(range(DEPTH)):
-            x = tf.concat([skipped[level], tensorflow_layers.conv_transpose(x, weights, self.up(level))], -1)
-            x = pair(x, "up", level)
-        return tensorflow_layers.conv(x, weights, self.head())
-
-    def jax(self, weights: dict[str, Any], images: Any, *, training: bool) -> Any:
-        import jax
-        import jax.numpy as jnp
-
-        def pair(x: Any, way: str, level: int) -> Any:
-            for conv in self.pair(way, level):
-                x = jax.nn.relu(jax_layers.conv(x, weights, conv))
-            return x
-
-        x, skipped = images, []
-        for level in range(DEPTH):
-            skipped.append(pair(x, "down", level))
-            x = jax_layers.max_pool(skipped[-1], 2)
-        x = pair(x, "bottom", DEPTH)
-        for level in reversed(range(DEPTH)):
-            raised = jax_layers.conv_transpose(x, weights, self.up(level))
-            x = pair(jnp.concatenate([skipped[level], raised], axis=-1), "up", level)
-        return jax_layers.conv(x, weights, self.head())
-
-    def numpy(self, ops: Any, weights: dict[str, Any], images: Any, *, training: bool) -> Any:
-        def pair(x: Any, way: str, level: int) -> Any:
-            for conv in self.pair(way, level):
-                x = ops.relu(numpy.conv(ops, x, weights, conv))
-            return x
-
-        x, skipped = images, []
-        for level in range(DEPTH):
-            skipped.append(pair(x, "down", level))
-            x = ops.max_pool2d(skipped[-1], 2)
-        x = pair(x, "bottom", DEPTH)
-        for level in reversed(range(DEPTH)):
-            raised = numpy.conv_transpose(ops, x, weights, self.up(level))
-            x = pair(ops.np.concatenate([skipped[level], raised], axis=1), "up", level)
-        return ops.np.transpose(numpy.conv(ops, x, weights, self.head()), (0, 2, 3, 1))
+            raised = nn.conv_transpose(x, self.up(level))
+            x = pair(nn.concatenate([skipped[level], raised], nn.channel_axis), "up", level)
+        return nn.channels_last(nn.conv(x, self.head()))
 
 
 @dataclass(frozen=True)

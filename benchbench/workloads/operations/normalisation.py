@@ -68,12 +68,10 @@ class LayerNorm(Rowwise):
         return lambda x, weight, bias: F.layer_norm(x, (self.width,), weight, bias, EPSILON)
 
     def tensorflow(self) -> StepFunction:
-        norm = tensorflow_layers.layer_norm
-        return lambda x, weight, bias: norm(x, {"norm.weight": weight, "norm.bias": bias}, "norm")
+        return tensorflow_layers.layer_norm
 
     def jax(self) -> StepFunction:
-        norm = jax_layers.layer_norm
-        return lambda x, weight, bias: norm(x, {"norm.weight": weight, "norm.bias": bias}, "norm")
+        return jax_layers.layer_norm
 
 
 @dataclass(frozen=True)
@@ -104,10 +102,10 @@ class RmsNorm(Rowwise):
         return lambda x, weight: F.rms_norm(x, (self.width,), weight, EPSILON)
 
     def tensorflow(self) -> StepFunction:
-        return lambda x, weight: tensorflow_layers.rms_norm(x, {"norm.weight": weight}, "norm")
+        return tensorflow_layers.rms_norm
 
     def jax(self) -> StepFunction:
-        return lambda x, weight: jax_layers.rms_norm(x, {"norm.weight": weight}, "norm")
+        return jax_layers.rms_norm
 
 
 @dataclass(frozen=True)
