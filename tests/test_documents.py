@@ -167,7 +167,7 @@ def the_bisection(name: str, _: Path) -> Document:
             case=f"{name}!",
             result=result,
             pairs=(VersionPair(version=2, beside=0, change=0.05),),
-            runs={0: (name,), 2: (name,)},
+            runs={0: name, 2: name},
             skipped={1: name},
             profiled=True,
         )

@@ -44,7 +44,6 @@ def bisect(
     most: int = MOST,
     variant: str = "",
     profile: bool = True,
-    resume: str = "",
     results: str | Path | None = None,
     observer: BisectObserver | None = None,
     options: MeasureOptions | None = None,
@@ -56,7 +55,7 @@ def bisect(
     first and after the last version. Alternatively `rev`: a range of revisions of your code, `"v1.0..HEAD"`.
     Changes below `threshold` do not count. The search ends at `confidence`, or after `most` pairs of
     processes. `variant`: the build of environments to create. `profile`: afterwards, profile the version and
-    its predecessor. `resume`: id of an interrupted bisection. The other keywords are those of `run`.
+    its predecessor. The other keywords are those of `run`.
 
     Raises UsageError, NothingToMeasure, CannotWrite.
     """
@@ -70,7 +69,6 @@ def bisect(
         most=_valid_most(most),
         variant=variant,
         profile=profile,
-        resume=resume,
     )
     return bisect_versions(request, results_folder(results), observer or BisectObserver())
 

@@ -46,9 +46,6 @@ def bisect_(
     profile: Annotated[
         bool, typer.Option("--profile/--no-profile", help="Profile the version found and its predecessor.")
     ] = True,
-    resume: Annotated[
-        str | None, option("--resume", text="Id of a bisection to continue; repeat its other options.")
-    ] = None,
     options: MeasureOptions,
     results: ResultsOption = Path("results"),
     format: FormatOption = TERMINAL,
@@ -70,6 +67,6 @@ def bisect_(
     request |= {"confidence": fraction(confidence), "most": most, "variant": variant}
     request |= {"results": results, "options": options}
     with BisectLines() as observer, signals(observer.interruption_message):
-        bisection = api.bisect(**request, profile=profile, resume=resume or "", observer=observer)
+        bisection = api.bisect(**request, profile=profile, observer=observer)
     print_document(bisection_document(bisection, results_option(results)), format)
     raise typer.Exit(bisection.result.exit_code)

@@ -66,7 +66,7 @@ class BisectLines(BisectObserver):
         """Message for an interrupted command."""
         if not self._pairs:
             return "no pair was finished"
-        return "finished pairs are stored; accelbench list runs shows how to continue"
+        return "finished pairs are stored as runs; accelbench list runs shows them"
 
     def profile(self, profile: Profiled) -> None:
         self.note(self._redact(observer.profile_line(profile)))

@@ -106,7 +106,7 @@ def _rows(bisection: Bisection) -> Iterator[dict[str, Content]]:
             "beside the first": _ratio_to_first(changes),
             "pairs": len(changes) or None,
             "": _remark_cell(bisection, index),
-            "run": ", ".join(bisection.runs.get(index, ())),
+            "run": bisection.runs.get(index, ""),
         }
 
 
@@ -153,7 +153,7 @@ def _notes(bisection: Bisection, results_option: str) -> Iterator[str]:
     if bisection.disturbed:
         yield f"other programs ran during {bisection.disturbed} of {count_of(result.pairs, 'pair')}"
     if bisection.profiled and result.span:
-        runs = [bisection.runs[index][-1] for index in (result.span.first - 1, result.span.last)]
+        runs = [bisection.runs[index] for index in (result.span.first - 1, result.span.last)]
         command = f"accelbench profile {runs[0]} {runs[1]}{results_option}"
         yield f"next: {command} shows the operators behind the step"
 
@@ -168,7 +168,10 @@ def _data(bisection: Bisection) -> dict[str, Any]:
         "answer": answer(bisection),
         "versions": [
             asdict(version)
-            | {"skipped": bisection.skipped.get(index, ""), "runs": list(bisection.runs.get(index, ()))}
+            | {
+                "skipped": bisection.skipped.get(index, ""),
+                "runs": [bisection.runs[index]] if index in bisection.runs else [],
+            }
             | {"framework": bisection.frameworks.get(index, "")}
             for index, version in enumerate(bisection.versions)
         ],

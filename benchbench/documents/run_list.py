@@ -93,6 +93,4 @@ def _resume_command(info: RunInfo) -> str:
 
     if fleet := disk.fleet_of(info.tags):
         return f"to finish the fleet {fleet}: accelbench fleet --resume {fleet}"
-    if bisection := disk.bisect_of(info.tags):
-        return f"to finish the bisection {bisection}: the command that began it, with --resume {bisection}"
     return "" if why_not_resumed(info) else f"to finish {info.id}: accelbench run --resume {info.id}"

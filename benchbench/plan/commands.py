@@ -129,8 +129,8 @@ def why_not_resumed(info: RunInfo) -> str:
         return "it is one side of a comparison, whose sides are measured together"
     if fleet := fleet_of(info.tags):
         return f"it is part of a fleet, which accelbench fleet --resume {fleet} finishes"
-    if bisection := bisect_of(info.tags):
-        return f"it is part of a bisection, which the same command with --resume {bisection} finishes"
+    if bisect_of(info.tags):
+        return "it is part of a bisection"
     backends = registry.entry_names("benchbench.backends")
     calls = any(case.is_call or case.backend not in backends for case in info.plan)
     return "it called functions, which are not stored" if calls else ""

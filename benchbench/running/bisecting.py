@@ -27,8 +27,8 @@ from benchbench.analyse.metrics import Metric
 from benchbench.environments import interpreters
 from benchbench.environments.build import BuildPlan, build_environment, build_request
 from benchbench.environments.interpreters import absolute_interpreters, targets
-from benchbench.errors import CannotBuild, NotComparable, NothingToMeasure, UnreadableInput, UsageError
-from benchbench.format import count_of, size
+from benchbench.errors import CannotBuild, NotComparable, NothingToMeasure, UsageError
+from benchbench.format import size
 from benchbench.judging.bisection import (
     NextPair,
     SearchEnd,
@@ -41,12 +41,12 @@ from benchbench.judging.bisection import (
 )
 from benchbench.launch.pool import WorkerPool
 from benchbench.launch.project import UserCode, user_code
-from benchbench.machine.environment import machine, same_hardware
-from benchbench.model.case import Case, Scalar
+from benchbench.machine.environment import machine
+from benchbench.model.case import Case
 from benchbench.model.device import Probe, Target
 from benchbench.model.measurement import Failure, Measurement
 from benchbench.model.options import MeasureOptions
-from benchbench.model.run import Record, Run, RunInfo
+from benchbench.model.run import Record, RunInfo
 from benchbench.plan.cases import Plan, check_devices, plan, requested_devices, too_large, without_too_large
 from benchbench.plan.estimates import planned_work
 from benchbench.plan.rerun import Variant, apply_variant, obstacle_of
@@ -64,14 +64,14 @@ from benchbench.running.observer import RunObserver
 from benchbench.running.recording import DEVICES_HINT, run_head, store_profiles
 from benchbench.running.request import Request, request, with_project
 from benchbench.store import runs, selectors
-from benchbench.store.disk import BISECT, COMMIT, VERSION, bisect_of, new_id
+from benchbench.store.disk import BISECT, COMMIT, VERSION, new_id
 from benchbench.store.runs import RunWriter
 from benchbench.timing.policy import with_rounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BisectOptions:
-    """Options of a bisection. `resume`: id of an interrupted bisection, to continue after its stored pairs.
+    """Options of a bisection.
 
     `most`: largest number of pairs of a case. `variant`: variant of the environments to build.
     """
@@ -84,7 +84,6 @@ class BisectOptions:
     most: int
     variant: str = ""
     profile: bool = True
-    resume: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +121,7 @@ class EndsOfCase:
 class Bisection:
     """Result of a bisection.
 
-    `case`: the searched case, with the good version's defaults. `runs`: ids of each version's runs, by the
+    `case`: the searched case, with the good version's defaults. `runs`: id of each version's run, by the
     version's number. `skipped`: why a version cannot be measured, by number. `frameworks`: backends with
     their releases, by number of the version. `disturbed`: number of pairs during which other programs
     computed. `work`: change of the computation in the version that caused the step.
@@ -136,7 +135,7 @@ class Bisection:
     case: str
     result: SearchResult
     pairs: tuple[VersionPair, ...]
-    runs: Mapping[int, tuple[str, ...]]
+    runs: Mapping[int, str]
     skipped: Mapping[int, str]
     frameworks: Mapping[int, str] = field(default_factory=dict)
     disturbed: int = 0
@@ -251,7 +250,7 @@ class _Versions:
         seed = run_request.seed
         self.seed = random.SystemRandom().randrange(2**32) if seed is None else seed
         self.opened: dict[int, _OpenVersion] = {}  # by number
-        self.id = options.resume or new_id()
+        self.id = new_id()
         self.plan: Plan | None = None  # of the good version
         self.frameworks: dict[int, str] = {}
         self._works: dict[str, CaseDigest | None] = {}  # of the good version, by case id
@@ -397,7 +396,6 @@ class _Search:
         self._number = 0  # of the next pair
         self._disturbed: dict[str, int] = {}  # number of disturbed pairs by case
         self._last_records: dict[tuple[int, str], Record] = {}  # by version and case
-        self._earlier = _earlier_runs(versions) if self._options.resume else []
         self._cases: list[Case] = []
         self.rules = SearchRules(versions=len(self._options.versions))
 
@@ -426,7 +424,6 @@ class _Search:
             cases=len(self._cases),
         )
         self._pairs = {case.id: [] for case in self._cases}
-        self._read_earlier()
 
     def run(self) -> Bisection:
         """Measure the ends of every case, then search the case with the largest significant difference."""
@@ -443,9 +440,6 @@ class _Search:
         while isinstance(step := next_pair_or_result(pairs, self.rules, self._skipped.keys()), NextPair):
             self._measure_pair(step, case)
         profiled = self._options.profile and self._profile(step, case)
-        for folder, _ in self._earlier:  # mark the runs as complete
-            with RunWriter(folder) as writer:
-                writer.drop_torn()
         return Bisection(
             id=self._versions.id,
             versions=tuple(self._options.versions),
@@ -455,7 +449,7 @@ class _Search:
             case=case.id,
             result=step,
             pairs=tuple(pairs),
-            runs=self._runs(),
+            runs={number: version.info.id for number, version in sorted(self._versions.opened.items())},
             skipped=self._skipped,
             frameworks=self._versions.frameworks,
             disturbed=self._disturbed.get(case.id, 0),
@@ -587,60 +581,6 @@ class _Search:
                 outcomes.append(profile.outcome)
         return len(outcomes) == 2 and not any(isinstance(outcome, Failure) for outcome in outcomes)
 
-    def _runs(self) -> dict[int, tuple[str, ...]]:
-        """Ids of each version's runs, by the number of the version."""
-        names: dict[int, list[str]] = {}
-        for folder, run in self._earlier:
-            names.setdefault(self._version_number(run), []).append(folder.name)
-        for number, version in self._versions.opened.items():
-            names.setdefault(number, []).append(version.info.id)
-        return {number: tuple(version_names) for number, version_names in sorted(names.items())}
-
-    def _version_number(self, run: Run) -> int:
-        """The number of a run's version. Raises UsageError if it is not among the versions."""
-        label = run.info.tags[VERSION]
-        for number, version in enumerate(self._options.versions):
-            if version.label == label:
-                return number
-        raise UsageError(
-            f"The bisection {self._versions.id} measured {label}, which is not among these versions.",
-            "Resume it by the command that began it, with --resume.",
-        )
-
-    def _read_earlier(self) -> None:
-        """Add the stored pairs of the resumed bisection, in the order in which they were measured."""
-        records_by_pair: dict[tuple[int, str], dict[int, Record]] = {}
-        this_machine = machine()
-        for folder, run in self._earlier:
-            if not same_hardware(run.info.machine, this_machine):
-                raise UsageError(f"The run {folder.name} is of another machine.", "Begin the bisection anew.")
-            number = self._version_number(run)
-            for record in run.records:
-                for case in self._cases:
-                    if self._is_same_case(record.case, case, number):
-                        records_by_pair.setdefault((record.round, case.id), {})[number] = record
-                self._number = max(self._number, record.round + 1)
-        for (_, name), records in sorted(records_by_pair.items(), key=lambda item: item[0]):
-            if len(records) == 2:
-                beside, version = sorted(records)
-                case = next(case for case in self._cases if case.id == name)
-                skip_failing = len(self._cases) == 1 or (version, beside) != (self.rules.last, 0)
-                self._add_pair(NextPair(version, beside), case, records, skip_failing=skip_failing)
-        if records_by_pair:
-            count = count_of(len(records_by_pair), "pair")
-            self._observer.note(f"{count} of this bisection exist already")
-
-    def _is_same_case(self, stored: Case, case: Case, number: int) -> bool:
-        """True if a stored case of version `number` equals `case` in all but its version's defaults."""
-        target = self._options.versions[number].target or case.target
-        pinned = self._versions.plan.pinned[case.id] if self._versions.plan else frozenset()
-
-        def pinned_params(of: Case) -> dict[str, Scalar]:
-            return {name: value for name, value in of.params.items() if name in pinned}
-
-        stored = replace(stored, params=pinned_params(stored))
-        return stored.id == replace(case, params=pinned_params(case), target=target).id
-
 
 def _change(version: Record, beside: Record, metric: Metric) -> tuple[float | None, tuple[str, str]]:
     """log(version / beside) of the metric, and for each record the reason why it has no value, or ""."""
@@ -671,20 +611,3 @@ def _change(version: Record, beside: Record, metric: Metric) -> tuple[float | No
 
 def _is_disturbed(record: Record) -> bool:
     return isinstance(record.outcome, Measurement) and not doubt(record.outcome).is_undisturbed
-
-
-def _earlier_runs(versions: _Versions) -> list[tuple[Path, Run]]:
-    """The runs of the resumed bisection. Raises UsageError if there is none."""
-    earlier_runs = []
-    for name in selectors.run_ids(versions.results):
-        folder = versions.results / runs.RUNS / name
-        try:
-            if bisect_of(runs.read_head(folder).tags) == versions.id:
-                earlier_runs.append((folder, runs.read_run(folder)))
-        except UnreadableInput as error:
-            versions.observer.note(f"left out: {error}")
-    if not earlier_runs:
-        raise UsageError(
-            f"No stored run is of a bisection {versions.id!r}.", "accelbench list runs shows the tags."
-        )
-    return earlier_runs
