@@ -89,8 +89,6 @@ def a_host(root: Path, files: Files | None = None, **over: Any) -> Host:
         "after": CpuTimes(10.0, 1.0),
         "busiest": (),
         "nvml": "no NVML: there is no NVIDIA driver",
-        "temporary": Path("/tmp"),
-        "free_bytes": 10 * 2**30,
         "shared_bytes": 10 * 2**30,
         "packages": {"numpy": "2.4.6"},
     }

@@ -136,10 +136,6 @@ CHECKED: list[tuple[str, Files, dict[str, Any], str, float | None]] = [
     ("shared memory", {}, {"shared_bytes": 2**29}, "warning", 536870912.0),
     ("shared memory", {}, {"shared_bytes": 2**26}, "problem", 67108864.0),
     ("shared memory", {}, {"shared_bytes": None}, "unknown", None),
-    ("temporary folder", {}, {"free_bytes": 2 * 2**30}, "ok", 2147483650.0),
-    ("temporary folder", {}, {"free_bytes": 2**29}, "warning", 536870912.0),
-    ("temporary folder", {}, {"free_bytes": 2**20}, "problem", 1048576.0),
-    ("temporary folder", {}, {"free_bytes": None}, "unknown", None),
     ("clock source", {CLOCK: "tsc\n"}, {}, "ok", None),
     ("clock source", {CLOCK: "hpet\n"}, {}, "warning", None),
     ("clock source", {CLOCK: "sundial\n"}, {}, "unknown", None),
@@ -223,7 +219,7 @@ def test_the_worst_comes_first(tmp_path: Path) -> None:
 
 
 def test_every_check_has_a_result_without_its_sources(tmp_path: Path) -> None:
-    nothing: dict[str, Any] = {"before": None, "after": None, "free_bytes": None}
+    nothing: dict[str, Any] = {"before": None, "after": None}
     nothing["shared_bytes"] = None
     all_findings = findings.examine(a_host(tmp_path, **nothing))
     assert all(finding.seen for finding in all_findings)
@@ -234,7 +230,6 @@ def test_this_machine_can_be_examined() -> None:
     host = findings.this_host("no NVML: not asked", sleep=lambda _: None)
     assert host.threads >= 1
     assert host.cpus
-    assert host.free_bytes
     assert {finding.check for finding in findings.examine(host)} >= {"load", "memory", "clock source"}
 
 

@@ -70,8 +70,6 @@ class Host:
     after: CpuTimes | None
     busiest: tuple[tuple[str, float], ...]  # program and the cores it used in the pause, busiest first
     nvml: Nvml | str  # or why it is missing
-    temporary: Path  # folder of a run's compile caches
-    free_bytes: int | None  # in `temporary`
     shared_bytes: int | None  # free in /dev/shm; None if it is missing
     packages: Mapping[str, str]  # version of each Python package beside accelbench
 
@@ -276,14 +274,6 @@ def shared_memory(host: Host) -> Sequence[Observation]:
         return unknown_result("there is no /dev/shm")
     level = graded(-host.shared_bytes, -GIB, -GIB / 16)  # Docker's default is 64 MiB
     return (Observation(level, f"{size(host.shared_bytes)} free in /dev/shm", host.shared_bytes, "B"),)
-
-
-def temporary_space(host: Host) -> Sequence[Observation]:
-    """Check the space for compile caches and workers' logs."""
-    if host.free_bytes is None:
-        return unknown_result("its file system does not report free space")
-    level = graded(-host.free_bytes, -GIB, -GIB / 10)
-    return (Observation(level, f"{size(host.free_bytes)} free", host.free_bytes, "B"),)
 
 
 def clock_source(host: Host) -> Sequence[Observation]:

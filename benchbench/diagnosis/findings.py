@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -104,12 +103,6 @@ CHECKS = (
         checks.shared_memory,
         "workers of an input pipeline hand over batches there, and ranks tensors: without room they fail",
         "docker run --shm-size=8g; in Kubernetes, a volume emptyDir: {medium: Memory} at /dev/shm",
-    ),
-    Check(
-        "temporary folder",
-        checks.temporary_space,
-        "compile caches are kept there: without room, compiled modes fail",
-        "free space there, or name another folder in TMPDIR",
     ),
     Check(
         "clock source",
@@ -222,7 +215,6 @@ def this_host(nvml: Nvml | str, sleep: Callable[[float], None] = time.sleep) -> 
     """Inspect this machine, watching its other processes for half a second."""
     root = Path("/")
     pause = watch_neighbours(root, sleep)
-    temporary = Path(tempfile.gettempdir())
     return Host(
         root=root,
         cpus=allowed_cpus(),
@@ -232,8 +224,6 @@ def this_host(nvml: Nvml | str, sleep: Callable[[float], None] = time.sleep) -> 
         after=pause.after,
         busiest=pause.busiest,
         nvml=nvml,
-        temporary=temporary,
-        free_bytes=_free_bytes(temporary),
         shared_bytes=_free_bytes(root / "dev/shm"),
         packages={str(package.name): package.version for package in distributions()},
     )

@@ -464,22 +464,22 @@ def peak_host(reset: bool, status: Path = STATUS) -> Memory:
     return Memory(bytes=int(match[1]) * 1024)
 
 
-def cpu_seconds(proc: Path = PROC) -> float:
+def cpu_seconds() -> float:
     """CPU seconds of this process and its descendants, with those that have ended.
 
     For example, the worker processes of an input pipeline belong to the case.
     """
     times = os.times()
     children_s = times.children_user + times.children_system
-    return process_time() + children_s + sum(_descendants_s(os.getpid(), proc))
+    return process_time() + children_s + sum(_descendants_s(os.getpid()))
 
 
-def _descendants_s(pid: int, proc: Path) -> Iterator[float]:
+def _descendants_s(pid: int) -> Iterator[float]:
     """CPU seconds of each descendant, with its finished children; nothing without /proc."""
     if not _has_children():  # true for most cases, and saves reading /proc
         return
     children: dict[int, list[tuple[int, float]]] = {}
-    for path in proc.glob("[0-9]*/stat"):
+    for path in PROC.glob("[0-9]*/stat"):
         if (times := _parent_and_cpu_s(path)) is not None:
             parent, seconds = times
             children.setdefault(parent, []).append((int(path.parent.name), seconds))
