@@ -20,10 +20,10 @@ from benchbench.judging.case_tests import (
     session_tests,
 )
 from benchbench.judging.comparison import (
-    ALPHA,
     NOISY_SESSIONS,
-    ON_THE_EDGE,
     TOO_NOISY,
+    judge,
+    undecided_reason,
 )
 from benchbench.judging.pairs import run_changes, version_suspect
 from benchbench.judging.session_cases import BaselineMatch
@@ -39,7 +39,7 @@ from benchbench.judging.significance import (
 from benchbench.model.case import Verdict
 from benchbench.model.options import Inconclusive, Isolation, Rule
 from benchbench.model.run import Policy
-from benchbench.stats import detectable, median, tost
+from benchbench.stats import median
 
 MAX_SESSIONS = 10  # of a machine in a baseline: older ones show other weather
 
@@ -278,18 +278,17 @@ def reach_verdict(
 
 
 def _verdict_of(test: CaseTest, result: TestResult, family: Family) -> tuple[Verdict, str]:
-    """Verdict of one test, with its reason. Slower and faster are symmetric in the logarithm."""
+    """Verdict of one test, with its reason."""
     estimate = test.estimate
     assert estimate
     # Pairs have weighed a disturbance already.
     disturbance = "" if estimate.interleaved else test.match.new.disturbance(test.match.metric)
     if disturbance:
         return Verdict.INSUFFICIENT, f"{disturbance}: {WAIT_HINT}"
-    if result.p_holm < ALPHA and abs(estimate.worsening.mid) >= estimate.margin:
-        return (Verdict.FASTER, "") if estimate.worsening.mid < 0 else _slower(test, estimate)
-    if tost(estimate.difference, estimate.margin) < ALPHA:
-        return Verdict.SAME, ""
-    return Verdict.INCONCLUSIVE, _undecided_reason(test, estimate, family)
+    verdict = judge(estimate.difference, result.p_holm, estimate.margin, test.match.metric.better)
+    if verdict is Verdict.SLOWER:
+        return _slower(test, estimate)
+    return verdict, _undecided_reason(test, estimate, family) if verdict is Verdict.INCONCLUSIVE else ""
 
 
 def _undecided_reason(test: CaseTest, estimate: Estimate, family: Family) -> str:
@@ -298,9 +297,8 @@ def _undecided_reason(test: CaseTest, estimate: Estimate, family: Family) -> str
     if deviation and deviation.is_provisional:
         missing_days = count_of(MIN_SESSIONS - deviation.days, "more session")
         return f"{missing_days} on other days would show how they differ"
-    if detectable(estimate.difference, family.level) <= estimate.margin:
-        return ON_THE_EDGE
-    return NOISY_SESSIONS if deviation and deviation.sessions_dominate else TOO_NOISY
+    noise = NOISY_SESSIONS if deviation and deviation.sessions_dominate else TOO_NOISY
+    return undecided_reason(estimate.difference, estimate.margin, family.level, noise)
 
 
 def _slower(test: CaseTest, estimate: Estimate) -> tuple[Verdict, str]:

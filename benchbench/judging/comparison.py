@@ -173,7 +173,7 @@ def compare_runs(
     for case, spread in spreads.items():
         tested[case] = add_session_variance(tested[case], spread.variance, spread.degrees)
     session_limited = {case for case in spreads if tested[case].error > process_differences[case].error}
-    p_holm = dict(zip(tested, _adjusted_p(list(tested.values())), strict=True))
+    p_holm = dict(zip(tested, adjusted_p(list(tested.values())), strict=True))
     rule = _Rule(metric, threshold, min(ALPHA / 2, ALPHA / max(len(tested), 1)))
     log_changes = [difference.mid for difference in tested.values()]
     return Comparison(
@@ -241,16 +241,18 @@ def _tested_differences(
     return dict(zip(differences, add_drifts(drifts, moderated), strict=True))
 
 
-def _adjusted_p(differences: Sequence[Difference]) -> list[float]:
+def adjusted_p(differences: Sequence[Difference], min_family: int = 1, untested: int = 0) -> list[float]:
     """Holm's p of each difference in its direction, at least its two-sided p.
 
-    So the interval of a slower or faster case never contains 1, even if few cases are compared.
+    So the interval of a slower or faster case never contains 1, even if few cases are compared. `untested`:
+    number of further tests of the family, which count as p = 1. `min_family`: as for `stats.holm`.
     """
-    above = holm([difference.p_above() for difference in differences])
-    below = holm([difference.p_below() for difference in differences])
+    further = [1.0] * untested
+    above = holm([difference.p_above() for difference in differences] + further, min_family)
+    below = holm([difference.p_below() for difference in differences] + further, min_family)
     return [
         max(difference.p_either(), min(tails))
-        for difference, *tails in zip(differences, above, below, strict=True)
+        for difference, *tails in zip(differences, above, below, strict=False)
     ]
 
 
@@ -270,16 +272,20 @@ class _Rule:
         log = detectable_change(self.margin, difference.error, difference.degrees, (self.level,))
         return math.expm1(min(log, MAX_LOG))
 
-    def is_underpowered(self, difference: Difference) -> bool:
-        """True if a change of the threshold's size would seldom be significant."""
-        return detectable(difference, self.level) > self.margin
 
-    def judge(self, difference: Difference, p_holm: float) -> Verdict:
-        """Verdict of a test. It is symmetric in the logarithm: swapping the runs swaps slower and faster."""
-        if p_holm < ALPHA and abs(difference.mid) >= self.margin:
-            worse = (difference.mid > 0) == (self.metric.better == "lower")
-            return Verdict.SLOWER if worse else Verdict.FASTER
-        return Verdict.SAME if tost(difference, self.margin) < ALPHA else Verdict.INCONCLUSIVE
+def judge(difference: Difference, p_holm: float, margin: float, better: str) -> Verdict:
+    """Verdict of a test. It is symmetric in the logarithm: swapping the runs swaps slower and faster.
+
+    `margin`: the threshold as a logarithm. `better`: `lower` or `higher`.
+    """
+    if p_holm < ALPHA and abs(difference.mid) >= margin:
+        return Verdict.SLOWER if (difference.mid > 0) == (better == "lower") else Verdict.FASTER
+    return Verdict.SAME if tost(difference, margin) < ALPHA else Verdict.INCONCLUSIVE
+
+
+def undecided_reason(difference: Difference, margin: float, level: float, noise: str) -> str:
+    """Reason of an inconclusive verdict: `noise` if a change of the margin would seldom be significant."""
+    return noise if detectable(difference, level) > margin else ON_THE_EDGE
 
 
 def _case_comparison(
@@ -292,8 +298,8 @@ def _case_comparison(
     if verdict is None:
         assert difference is not None
         assert p_holm is not None
-        verdict = rule.judge(difference, p_holm)
-        reason = _reason(verdict, pair, noise if rule.is_underpowered(difference) else ON_THE_EDGE)
+        verdict = judge(difference, p_holm, rule.margin, rule.metric.better)
+        reason = _reason(verdict, pair, undecided_reason(difference, rule.margin, rule.level, noise))
     return CaseComparison(
         case=pair.case,
         metric=rule.metric.name,

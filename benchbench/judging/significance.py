@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchbench.judging.comparison import ALPHA
+from benchbench.judging.comparison import ALPHA, adjusted_p
 from benchbench.judging.variance import POWER, detectable_change
-from benchbench.stats import MAX_LOG, Difference, bounded_exp, holm, t_quantile
+from benchbench.stats import MAX_LOG, Difference, bounded_exp, t_quantile
 
 MIN_FAMILY = 5  # sessions are neither independent nor normal, so a single test needs p < 0.01
 
@@ -110,19 +110,11 @@ def family_size(estimates: Sequence[Estimate]) -> int:
 
 
 def adjusted_results(estimates: Sequence[Estimate], family: Family) -> list[TestResult]:
-    """Results with p values adjusted for a family of tests; tests not in `estimates` count as p = 1.
-
-    No adjusted p is below the case's own two-sided p.
-    """
-    tests = {estimate.quantity: estimate for estimate in estimates}
-    untested_ps = [1.0] * (family.size - len(tests))
-    above = holm([estimate.worsening.p_above() for estimate in tests.values()] + untested_ps, family.min_size)
-    below = holm([estimate.worsening.p_below() for estimate in tests.values()] + untested_ps, family.min_size)
-    adjusted = {name: min(tails) for name, *tails in zip(tests, above, below, strict=False)}
-    return [
-        _result(estimate, max(estimate.difference.p_either(), adjusted[estimate.quantity]), family)
-        for estimate in estimates
-    ]
+    """Results with p values adjusted for a family of tests; tests not in `estimates` count as p = 1."""
+    tests = {estimate.quantity: estimate.worsening for estimate in estimates}
+    ps = adjusted_p(list(tests.values()), family.min_size, untested=family.size - len(tests))
+    p_of_quantity = dict(zip(tests, ps, strict=True))
+    return [_result(estimate, p_of_quantity[estimate.quantity], family) for estimate in estimates]
 
 
 def _result(estimate: Estimate, p_holm: float, family: Family) -> TestResult:
