@@ -10,7 +10,7 @@ from benchbench.documents.document import Bar, Bars, Document, Plot, Spread, Str
 from benchbench.documents.run import report_document
 from benchbench.exporters.drawing import colour, enclosing, even_ticks, log_ticks
 from benchbench.exporters.panels import is_wide
-from benchbench.exporters.plots import Role, layout_of, svg
+from benchbench.exporters.plots import figure_of, svg
 from benchbench.format import unit_text
 from benchbench.model.case import Phase
 from benchbench.model.placement import Placement, Strategy
@@ -174,8 +174,7 @@ def test_a_picture_has_one_kind_of_scale_and_titles_on_one_line() -> None:
     wide = some_rounds(0.001, 0.2, 0.21, case=a_case(workload="a" * 200))
     document = report_document(a_run([*some_rounds(1, 1.1, 1.2), *wide]))
     for plot in plots_of(document):
-        layout = layout_of(plot)
-        titles = [line.text for line in layout.texts if line.role is Role.PANEL]
+        titles = [axes.get_title("left") for axes in figure_of(plot).axes]
         assert len(titles) == len(plot.panels)
         assert not any("\n" in title for title in titles)
     assert [is_wide(panel) for panel in plot.panels] == [False, True]

@@ -332,8 +332,7 @@ LATENCY = "Latency of a step (less is better)"
 ROOFS = (
     "Both axes are logarithmic: FLOP/s over the FLOPs for each byte that must move. The line is the roof: "
     "the limits of memory and arithmetic; dashed, those of the datasheet. Data in a cache may exceed it. A "
-    "mark is a case, its name that of its work. Hollow marks are in doubt: other programs ran, or the case "
-    "was still warming up."
+    "mark is a case. Hollow marks are in doubt: other programs ran, or the case was still warming up."
 )
 ROOFLINE = "How near to the roof (more is better)"
 SIZES = "Rate over sizes (more is better)"

@@ -1,4 +1,4 @@
-"""Pictures of plots: positions of panels and texts. Equal plots give equal bytes.
+"""Pictures of plots, and charts for a page. Equal plots give equal bytes.
 
 Text from data is never parsed as mathematics.
 """
@@ -6,15 +6,24 @@ Text from data is never parsed as mathematics.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from enum import Enum
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import BytesIO
-from textwrap import fill
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from benchbench.documents.document import Bars, Document, Panel, Plot, PricePanel, Roofline, Strips, Sweeps
-from benchbench.exporters.panels import alternatives, cut, draw_panel, is_wide, label_of
+from benchbench.documents.document import (
+    Bars,
+    Document,
+    Panel,
+    Plot,
+    PricePanel,
+    Roofline,
+    Strips,
+    Sweeps,
+    TrendLine,
+)
+from benchbench.exporters.panels import alternatives, cut, draw_panel, is_wide
 from benchbench.format import visible
 
 if TYPE_CHECKING:
@@ -30,40 +39,15 @@ STYLE = {
     "axes.spines.right": False,
 }
 DPI, PIXELS = 150, 60_000  # Agg draws at most 2¹⁶ pixels in each direction
-ONE_COLUMN = (0, 1, 2, 3, 5)  # numbers of panels that are in one column
-
-
-class Role(Enum):
-    """Role of a text in a figure."""
-
-    TITLE = "title"
-    SHARED = "shared"
-    SMALL = "small"
-    PANEL = "panel"
-
-
-STYLES: dict[Role, dict[str, Any]] = {
-    Role.TITLE: {"weight": "bold", "fontsize": 10, "color": "black"},
-    Role.SHARED: {"weight": "bold", "fontsize": 8, "color": "0.3"},
-    Role.SMALL: {"fontsize": 8, "color": "0.3"},
-    Role.PANEL: {"weight": "bold", "fontsize": 8, "color": "black"},
-}
-# Inches. A text's size is estimated from its length: measuring the texts of many panels takes minutes.
-CHARACTER, LINE, TITLE_LINE = 0.061, 0.155, 0.19  # approximate sizes of the font
-CHARACTERS = {Role.TITLE: 0.088, Role.SHARED: 0.068, Role.SMALL: CHARACTER, Role.PANEL: 0.068}
-MARGIN, BETWEEN = 0.15, 0.14  # margin of a figure; space below a panel's axis
-NUMBERS, AXIS = 0.22, 0.4  # height of an axis's numbers, without and with its unit
-MIN_WIDTH = 5.0  # of a figure, for its title
-WIDER = 1.2  # additional width of axes in one column
-VALUES, UNIT = 8, 0.2  # left of a panel: characters of a value, and width of the unit
-TICK = 6  # characters of a tick besides its unit, as in `500 MFLOP/s`
-BESIDE = 16  # characters right of a panel, such as `1.24k image/s`
-ROW = {Bars: 0.22, Strips: 0.42}  # height of each alternative
-# Width and height of a panel's axes.
-WIDTH = {Bars: 2.6, Strips: 3.0, Sweeps: 3.2, Roofline: 3.2, PricePanel: 3.2}
-HEIGHT = {Sweeps: 2.2, Roofline: 2.2, PricePanel: 2.2}
-TICKED = (Sweeps, Roofline)  # have units in their ticks
-TREND_WIDTH, TREND_HEIGHT = 4.6, 1.7
+# Inches.
+COLUMN = 6.2  # width of a column of panels
+LINE = 0.17  # height of a line of text
+CHARACTER = 0.066  # approximate width of a letter
+AROUND = 0.65  # height of a panel's title, axis and space
+MAX_ONE_COLUMN = 3  # panels
+TITLE: dict[str, Any] = {"weight": "bold", "fontsize": 10, "color": "black"}
+SMALL: dict[str, Any] = {"fontsize": 8, "color": "0.3"}
+SHARED = SMALL | {"weight": "bold"}
 
 
 def png(document: Document) -> dict[str, bytes]:
@@ -82,30 +66,15 @@ def _pictures(document: Document, extension: str) -> dict[str, bytes]:
     return {f"{plot.name}.{extension}": _picture(plot, extension) for plot in plots}
 
 
+def _picture(plot: Plot, extension: str) -> bytes:
+    with _style():
+        return _saved(_figure(plot), extension)
+
+
 def figure_of(plot: Plot) -> Figure:
     """Draw a plot as a figure of matplotlib."""
-    import matplotlib as mpl
-
-    with mpl.rc_context(STYLE):
-        return _figure(plot, layout_of(plot))
-
-
-def _picture(plot: Plot, extension: str) -> bytes:
-    import matplotlib as mpl
-
-    with mpl.rc_context(STYLE):
-        layout = layout_of(plot)
-        return _saved(_figure(plot, layout), extension, dpi=min(DPI, PIXELS / layout.height))
-
-
-def _saved(figure: Figure, extension: str, dpi: float) -> bytes:
-    content = BytesIO()
-    metadata = {"Date": None} if extension == "svg" else None
-    with warnings.catch_warnings():
-        # Characters that the font lacks are shown as boxes.
-        warnings.filterwarnings("ignore", message="Glyph")
-        figure.savefig(content, format=extension, dpi=dpi, metadata=metadata)
-    return content.getvalue()
+    with _style():
+        return _figure(plot)
 
 
 def chart(panel: Panel) -> bytes:
@@ -115,194 +84,97 @@ def chart(panel: Panel) -> bytes:
     """
     if isinstance(panel, Bars | Strips):
         return b""
+    with _style(**{"svg.fonttype": "none"}):
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(COLUMN, _height(panel) + AROUND), layout="constrained")
+        draw_panel(figure.add_subplot(), panel, wide=is_wide(panel))
+        _fix_layout(figure)
+        return _saved(figure, "svg")
+
+
+@contextmanager
+def _style(**more: Any) -> Iterator[None]:
     import matplotlib as mpl
+
+    with mpl.rc_context({**STYLE, **more}), warnings.catch_warnings():
+        # Characters that the font lacks are shown as boxes.
+        warnings.filterwarnings("ignore", message="Glyph")
+        yield
+
+
+def _saved(figure: Figure, extension: str) -> bytes:
+    content = BytesIO()
+    metadata = {"Date": None} if extension == "svg" else None
+    dpi = min(DPI, PIXELS / figure.get_figheight())
+    figure.savefig(content, format=extension, dpi=dpi, metadata=metadata)
+    return content.getvalue()
+
+
+def _figure(plot: Plot) -> Figure:
+    """Draw the title and the facts, the panels in one or two columns, and the explanation."""
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    column, height = _column([panel], WIDER), _height(panel)
-    size = column.width + 2 * MARGIN, height + _axis(panel) + 2 * MARGIN
-    box = column.left + MARGIN, _axis(panel) + MARGIN, column.axes, height
-    with mpl.rc_context({**STYLE, "svg.fonttype": "none"}):
-        figure = Figure(figsize=size)
-        axes = figure.add_axes((box[0] / size[0], box[1] / size[1], box[2] / size[0], box[3] / size[1]))
-        draw_panel(axes, panel, wide=is_wide(panel))
-        return _saved(figure, "svg", DPI)
-
-
-def _figure(plot: Plot, layout: FigureLayout) -> Figure:
-    """Draw the title, the facts, the panels and the explanation."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(layout.width, layout.height))
-    for line in layout.texts:
-        x, y = line.left / layout.width, 1 - line.top / layout.height
-        figure.text(x, y, line.text, va="top", linespacing=1.3, **STYLES[line.role])
+    across = 1 if len(plot.panels) <= MAX_ONE_COLUMN else 2
+    width = across * COLUMN
     wide = any(map(is_wide, plot.panels))
-    for panel, spot in zip(plot.panels, layout.panels, strict=True):
-        bottom = layout.height - spot.top - spot.height
-        axes = figure.add_axes(
-            (
-                spot.left / layout.width,
-                bottom / layout.height,
-                spot.width / layout.width,
-                spot.height / layout.height,
-            )
-        )
+    head = [(line, TITLE) for line in _wrapped(plot.title, width / 1.4)]
+    head += [(line, SHARED) for line in _wrapped(plot.shared, width / 1.1)]
+    head += [(line, SMALL) for fact in plot.facts for line in _wrapped(fact, width)]
+    foot = [(line, SMALL) for line in _wrapped(_reading(plot, wide=wide), width)]
+    rows = [plot.panels[start : start + across] for start in range(0, len(plot.panels), across)]
+    row_heights = [max(map(_height, row)) + AROUND for row in rows]
+    above, below = LINE * (len(head) + 1), LINE * (len(foot) + 1)
+    height = above + sum(row_heights) + below
+    room = (0, below / height, 1, sum(row_heights) / height)
+    figure = Figure((width, height), layout=ConstrainedLayoutEngine(h_pad=0.1, w_pad=0.1, rect=room))
+    for start, lines in ((height, head), (below, foot)):
+        for number, (line, style) in enumerate(lines):
+            y = (start - LINE * (number + 0.5)) / height
+            figure.text(0.1 / width, y, line, va="top", **style)
+    grid = figure.add_gridspec(max(len(rows), 1), across, height_ratios=row_heights or [1.0])
+    for number, panel in enumerate(plot.panels):
+        axes = figure.add_subplot(grid[number // across, number % across])
+        title = cut(visible(panel.title), int(COLUMN / CHARACTER))
+        axes.set_title(title, loc="left", weight="bold", fontsize=8)
         draw_panel(axes, panel, wide=wide)
+    _fix_layout(figure)
     return figure
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spot:
-    """Position of a panel's axes."""
-
-    left: float
-    top: float
-    width: float
-    height: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlacedText:
-    """Text of the figure, on one line or wrapped."""
-
-    text: str
-    left: float
-    top: float
-    role: Role
+def _fix_layout(figure: Figure) -> None:
+    """Lay the figure out and round the positions, whose last digits differ from one layout to the next."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    for axes in figure.axes:
+        left, bottom, width, height = (round(length, 4) for length in axes.get_position().bounds)
+        axes.set_position((left, bottom, width, height))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FigureLayout:
-    """Layout of a figure; `panels` in the order of the plot."""
-
-    width: float
-    height: float
-    texts: tuple[PlacedText, ...]
-    panels: tuple[Spot, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Column:
-    """Widths of a column of panels: left of the axes, of the axes, and right of them."""
-
-    left: float
-    axes: float
-    right: float
-
-    @property
-    def width(self) -> float:
-        return self.left + self.axes + self.right
-
-
-def layout_of(plot: Plot) -> FigureLayout:
-    """Lay out title and facts at the top, panels in columns, and the explanation at the bottom."""
-    across = 1 if len(plot.panels) in ONE_COLUMN else 2
-    column = _column(plot.panels, WIDER if across == 1 else 0.0)
-    width = max(2 * MARGIN + across * column.width, MIN_WIDTH)
-    head = _lines([plot.title], Role.TITLE, MARGIN, width)
-    head += _lines([plot.shared] if plot.shared else [], Role.SHARED, _below(head), width)
-    head += _lines(plot.facts, Role.SMALL, _below(head), width)
-    panels, titles, bottom = _place_panels(plot.panels, column, across, _below(head) + LINE / 2)
-    foot = _lines([_reading(plot)], Role.SMALL, bottom, width)
-    return FigureLayout(
-        width=width,
-        height=_below(foot) + MARGIN,
-        texts=(*head, *titles, *foot),
-        panels=tuple(panels),
-    )
-
-
-def _reading(plot: Plot) -> str:
+def _reading(plot: Plot, *, wide: bool) -> str:
     if not plot.panels:
         return plot.empty
-    scale = "Times are on logarithmic axes." if isinstance(plot.panels[0], Strips) else ""
-    return " ".join(filter(None, (plot.reading, scale if any(map(is_wide, plot.panels)) else "")))
+    has_scale = wide and isinstance(plot.panels[0], Strips)
+    return " ".join(filter(None, (plot.reading, "Times are on logarithmic axes." if has_scale else "")))
 
 
-def _column(panels: Sequence[Panel], wider: float) -> _Column:
-    """Column for all panels of a figure, so that their axes are aligned; `wider`: additional
-    width of axes.
-    """
-    kind = type(panels[0]) if panels else Bars
-    labels = max((len(label_of(label)) for panel in panels for label in _labels(panel)), default=0)
-    units = [
-        panel.unit if isinstance(panel, Sweeps) else "FLOP/s" for panel in panels if type(panel) in TICKED
-    ]
-    characters = max([VALUES, *(len(unit) + TICK for unit in units)])
-    values = characters * CHARACTER + UNIT
-    label_width = labels * CHARACTER + 0.1
-    if kind in ROW:
-        return _Column(left=label_width, axes=WIDTH[kind] + wider, right=BESIDE * CHARACTER)
-    if kind in HEIGHT:
-        return _Column(left=values, axes=WIDTH[kind] + wider, right=label_width + 0.4)
-    return _Column(left=values, axes=TREND_WIDTH + wider, right=0.1)
-
-
-def _labels(panel: Panel) -> Iterator[str]:
-    if isinstance(panel, Bars):
-        yield from (bar.label for bar in panel.bars)
-    elif isinstance(panel, Strips):
-        yield from (strip.label for strip in panel.strips)
-    elif isinstance(panel, Sweeps):
-        yield from (sweep.label for sweep in panel.sweeps)
-    elif isinstance(panel, Roofline):
-        yield from alternatives(panel)
-    elif isinstance(panel, PricePanel):
-        yield from (point.label for point in panel.points)
+def _wrapped(text: str, width: float) -> list[str]:
+    return wrap(visible(text), int(width / CHARACTER))
 
 
 def _height(panel: Panel) -> float:
-    """Height of a panel's axes."""
+    """Height of a panel's axes, with room for each alternative or entry of the legend."""
     if isinstance(panel, Bars):
-        return ROW[Bars] * len(panel.bars)
+        return 0.22 * len(panel.bars)
     if isinstance(panel, Strips):
-        return ROW[Strips] * len(panel.strips)
+        return 0.42 * len(panel.strips)
+    if isinstance(panel, TrendLine):
+        return 1.7
+    return max(2.2, 0.18 * _legend_entries(panel))
+
+
+def _legend_entries(panel: Sweeps | Roofline | PricePanel) -> int:
     if isinstance(panel, Sweeps):
-        return max(HEIGHT[Sweeps], 0.18 * len(panel.sweeps))
-    if isinstance(panel, Roofline):
-        return max(HEIGHT[Roofline], 0.18 * len(alternatives(panel)))
-    if isinstance(panel, PricePanel):
-        return max(HEIGHT[PricePanel], 0.18 * len(panel.points))
-    return TREND_HEIGHT
-
-
-def _place_panels(
-    panels: Sequence[Panel], column: _Column, across: int, top: float
-) -> tuple[list[Spot], list[PlacedText], float]:
-    """Positions of the panels, their titles, and the lower end of the last panel."""
-    spots: list[Spot] = []
-    titles: list[PlacedText] = []
-    characters = int(column.width / CHARACTERS[Role.PANEL])
-    for start in range(0, len(panels), across):
-        line = panels[start : start + across]
-        for index, panel in enumerate(line):
-            left = MARGIN + index * column.width
-            title = cut(visible(panel.title), characters)
-            titles.append(PlacedText(text=title, left=left, top=top, role=Role.PANEL))
-            spot = Spot(
-                left=left + column.left, top=top + LINE + 0.05, width=column.axes, height=_height(panel)
-            )
-            spots.append(spot)
-        top += LINE + 0.05 + max(map(_height, line)) + _axis(line[0]) + BETWEEN
-    return spots, titles, top
-
-
-def _axis(panel: Panel) -> float:
-    """Height of the labels below a panel's axes: numbers, and the unit if the numbers do not include it."""
-    return NUMBERS if isinstance(panel, Strips) else AXIS
-
-
-def _lines(texts: Sequence[str], role: Role, top: float, width: float) -> list[PlacedText]:
-    """Texts below each other, wrapped."""
-    lines: list[PlacedText] = []
-    characters = int((width - 2 * MARGIN) / CHARACTERS[role])
-    for text in texts:
-        lines.append(PlacedText(text=fill(visible(text), characters), left=MARGIN, top=top, role=role))
-        top = _below(lines)
-    return lines
-
-
-def _below(lines: Sequence[PlacedText]) -> float:
-    last = lines[-1]
-    height = TITLE_LINE if last.role is Role.TITLE else LINE
-    return last.top + height * (last.text.count("\n") + 1) + 0.03
+        return len(panel.sweeps)
+    return len(alternatives(panel)) if isinstance(panel, Roofline) else len(panel.points)
