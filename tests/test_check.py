@@ -439,6 +439,19 @@ def test_a_change_common_to_both_sides_is_not_confirmed() -> None:
     assert (second.in_turn, second.against, second.family) == (True, 3, 1)
 
 
+def test_interleaved_second_tests_are_adjusted_for_the_flagged_cases_alone() -> None:
+    rules = replace(RULES, interleaved=True)
+    again = interleaved(STEADY, [1.1e-3, 1.11e-3, 1.08e-3], side={"stopped_by": ("time",)})
+    result = decide(a_baseline(*some_cases(2)), a_new(1.1, 1.0), rules, again)
+    flagged, unflagged = result.findings
+    assert (flagged.verdict, unflagged.verdict) == (Verdict.SLOWER, Verdict.SAME)
+    second = flagged.confirmation
+    assert second
+    assert (first(flagged).family, second.family) == (2, 1)
+    assert second.p_holm == pytest.approx(2 * second.p)
+    assert flagged.stopped_by == ("precision", "time")
+
+
 @pytest.mark.parametrize(
     ("confirmation", "verdict"),
     [

@@ -97,6 +97,9 @@ def test_second_measurement_in_another_hour_has_an_unknown_common_change(hour: i
     only_flagged = a_session(medians(5, LAST_SLOW)[-1:], cases=some_cases(CASES)[-1:], day=9, hour=hour)
     baseline = sessions(1.0, 0.9, 1.1, 0.95, 1.05)
     assert check(baseline, a_new(*LAST_SLOW), only_flagged).findings[-1].verdict is verdict
+    slow_hour = check(baseline, a_new(*(1.04 * factor for factor in LAST_SLOW)), only_flagged).findings[-1]
+    assert slow_hour.confirmation
+    assert slow_hour.confirmation.ratio == pytest.approx(1.2 if hour else 1.2 / 1.04, rel=0.02)
 
 
 @pytest.mark.parametrize(("old", "verdict"), [(1.0, Verdict.SLOWER), (1.2, Verdict.SAME)])

@@ -473,3 +473,24 @@ def test_the_command_prints_tables_and_keeps_the_plot(tmp_path: Path) -> None:
     process = accelbench("hardware", "--price", "*=2 EUR", "--columns", "rate", cwd=tmp_path)
     assert "fastest: H100 in 2 of 2" in process.stdout
     assert (tmp_path / "results/pareto.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_last_run_of_a_day_counts() -> None:
+    runs = [a_gpu_run("H100", [(SMALL, step)], machine=f"m{step}") for step in (1e-3, 3e-3)]
+    later = replace(
+        a_gpu_run("H100", [(SMALL, 2e-3)], machine="m0.001"),
+        info=replace(runs[0].info, id="LATER", started="2026-01-01T13:04:05Z"),
+    )
+    (choice,) = compare_hardware([later, *runs]).choices
+    (contender,) = choice.rankings[Aim.FASTEST].contenders
+    assert contender.amount.mid == pytest.approx(
+        compare_hardware([later, runs[1]]).choices[0].rankings[Aim.FASTEST].contenders[0].amount.mid
+    )
+    assert [size.days for size in choice.sample_sizes.values()] == [2]
+
+
+def test_processes_that_vary_more_than_days_give_the_error_of_the_mean() -> None:
+    days = [[-0.3, 0.0, 0.3]] * 3
+    amount = mean_log(days, 0.001)
+    assert amount.error == pytest.approx(0.1)
+    assert amount.degrees == 6

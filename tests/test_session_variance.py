@@ -111,7 +111,9 @@ def variances_of(drawings: list[list[list[float]]]) -> list[SharedVariance]:
 def test_normal_sessions_are_rarely_classified_as_heavy_tails(share: float, days: int) -> None:
     source, runs = np.random.default_rng(12), 150
     variances = variances_of([random_days(source, share, days=days) for _ in range(runs)])
-    assert sum(variance.heavy_tails for variance in variances) / runs <= highest_rate(0.06, runs)
+    assert sum(variance.heavy_tails for variance in variances) / runs <= highest_rate(
+        {5: 0.06, 10: 0.02}[days], runs
+    )
 
 
 @pytest.mark.parametrize(
@@ -208,6 +210,15 @@ def test_only_days_that_are_skewed_to_the_worse_side_are_heavy_tails(
     variance_of_memory = session_variance([replace(match, metric=memory) for match in matches])
     assert variance_of_memory
     assert not variance_of_memory.heavy_tails
+
+
+def test_with_heavy_tails_a_case_has_at_least_the_mean_variance() -> None:
+    skewed_days = [0.0, 0.0, 0.0, 0.0, 0.02]
+    shared = shared_variance([skewed_days] * 29 + [[3 * place for place in skewed_days]], 0.0)
+    assert shared.heavy_tails
+    own = float(np.var(skewed_days, ddof=1))
+    assert shared.of_case(own, 4) == pytest.approx((own * (29 + 9) / 30, 4))
+    assert shared.of_case(9 * own, 9) == pytest.approx((9 * own, 4))
 
 
 def test_cases_that_never_vary_have_the_least_variance() -> None:
