@@ -126,7 +126,7 @@ class XlaSession(TorchSession):
 
     def put_on_devices(self, rows: Array) -> Any:
         """A tensor sharded along its first axis."""
-        from benchbench.workloads._programs.devices import shard_rows
+        from benchbench.workloads._collective import shard_rows
 
         return shard_rows(self.put(rows), self.world.devices)
 

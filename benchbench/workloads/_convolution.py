@@ -127,7 +127,7 @@ class Convolution(Operation):
 
     def reference(self, arrays: Arrays, index: Indices) -> Floats:
         """Dot product of each sampled output's patch and filter."""
-        from benchbench.workloads._reference.elements import convolved
+        from benchbench.workloads._reference.primitives import convolved
 
         return convolved(arrays["images"], arrays["filters"], index, self.strides, self.edges)
 
@@ -184,7 +184,7 @@ class ConvolutionBackward(Backward, Convolution):
         self, arrays: Arrays, indices: Mapping[str, Indices], ops: Any = None
     ) -> dict[str, Floats]:
         """Compute only the sampled elements: unfolding a large batch would exceed the memory."""
-        from benchbench.workloads._reference.elements import filter_gradient, spread
+        from benchbench.workloads._reference.primitives import filter_gradient, spread
 
         if ops is not None:
             return super().references(arrays, indices, ops)

@@ -7,7 +7,8 @@
 A pass in the operators of `Forward` runs in torch, too, and `LayerRecorder` collects its layers: their
 weights and their counted work. With the further operators of `FunctionalForward`, a network has its layers
 as data and a module of torch.nn. `_programs/` has the operators of each framework, in its idiom. If two of
-them differ, one deviates from the reference.
+them differ, one deviates from the reference. `TransformerLayers` are written in them; torch's programs use
+the layers of torch.nn instead.
 
 Names are layers' names within the block; sizes are the output's sizes.
 """
@@ -15,9 +16,9 @@ Names are layers' names within the block; sizes are the output's sizes.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 from benchbench.workloads._conv_layers import Conv, ConvTranspose
@@ -27,6 +28,7 @@ from benchbench.workloads._layers import (
     Dense,
     Embedding,
     Layer,
+    MultiHeadAttention,
     Norm,
     RmsNorm,
     Rotary,
@@ -330,3 +332,77 @@ class LayerRecorder(Forward):
         return a
 
     multiply = add
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerLayers:
+    """Sizes and kind of all layers of an encoder or a decoder, as in torch.nn."""
+
+    width: int
+    heads: int
+    feed_forward: int
+    activation: str = "relu"  # or "gelu", by the error function
+    norm_first: bool = False
+    epsilon: float = EPSILON
+
+    def encoder_layer(self, name: str, length: int) -> Iterator[Layer]:
+        """Layers with the names in nn.TransformerEncoderLayer. The order of norms does not affect cost."""
+        yield self._attention(f"{name}.self_attn", length, length)
+        yield from self._dense_and_norms(name, length, norms=2)
+
+    def decoder_layer(self, name: str, length: int, memory: int) -> Iterator[Layer]:
+        """Layers with the names in nn.TransformerDecoderLayer: causal attention, then over the memory."""
+        yield self._attention(f"{name}.self_attn", length, length, causal=True)
+        yield self._attention(f"{name}.multihead_attn", length, memory)
+        yield from self._dense_and_norms(name, length, norms=3)
+
+    def _attention(self, name: str, length: int, memory: int, *, causal: bool = False) -> Layer:
+        return MultiHeadAttention(
+            name=name, width=self.width, heads=self.heads, length=length, memory=memory, causal=causal
+        )
+
+    def _dense_and_norms(self, name: str, length: int, norms: int) -> Iterator[Layer]:
+        yield Dense(name=f"{name}.linear1", inputs=self.width, outputs=self.feed_forward, rows=length)
+        yield Dense(name=f"{name}.linear2", inputs=self.feed_forward, outputs=self.width, rows=length)
+        for index in range(norms):
+            yield Norm(name=f"{name}.norm{index + 1}", channels=self.width)
+
+    def encode(self, nn: FunctionalForward, x: Any) -> Any:
+        """Output of nn.TransformerEncoderLayer, whose name is the scope of `nn`."""
+        x = self._residual(nn, x, "norm1", lambda x: self._self_attention(nn, x, causal=False))
+        return self._residual(nn, x, "norm2", lambda x: self._feed_forward(nn, x))
+
+    def decode(self, nn: FunctionalForward, x: Any, memory: Any) -> Any:
+        """Output of nn.TransformerDecoderLayer, causal, whose name is the scope of `nn`."""
+        x = self._residual(nn, x, "norm1", lambda x: self._self_attention(nn, x, causal=True))
+        x = self._residual(nn, x, "norm2", lambda x: self._cross_attention(nn, x, memory))
+        return self._residual(nn, x, "norm3", lambda x: self._feed_forward(nn, x))
+
+    def _self_attention(self, nn: FunctionalForward, x: Any, *, causal: bool) -> Any:
+        weight, bias = (nn.weights[nn.full(f"self_attn.in_proj_{part}")] for part in ("weight", "bias"))
+        q, k, v = nn.split(nn.linear(x, weight, bias), 3)
+        return self._attention_output(nn, "self_attn", q, k, v, causal=causal)
+
+    def _cross_attention(self, nn: FunctionalForward, x: Any, memory: Any) -> Any:
+        weight, bias = (nn.weights[nn.full(f"multihead_attn.in_proj_{part}")] for part in ("weight", "bias"))
+        width = self.width
+        q = nn.linear(x, nn.outputs_of(weight, 0, width), bias[:width])
+        k, v = nn.split(nn.linear(memory, nn.outputs_of(weight, width, 3 * width), bias[width:]), 2)
+        return self._attention_output(nn, "multihead_attn", q, k, v, causal=False)
+
+    def _attention_output(
+        self, nn: FunctionalForward, name: str, q: Any, k: Any, v: Any, *, causal: bool
+    ) -> Any:
+        heads = [nn.reshape(x, (*x.shape[:2], self.heads, -1)) for x in (q, k, v)]
+        y = nn.reshape(nn.attention(*heads, causal=causal), q.shape)
+        return nn.dense(y, f"{name}.out_proj")
+
+    def _feed_forward(self, nn: FunctionalForward, x: Any) -> Any:
+        y = nn.dense(x, "linear1")
+        return nn.dense(nn.gelu(y) if self.activation == "gelu" else nn.relu(y), "linear2")
+
+    def _residual(self, nn: FunctionalForward, x: Any, norm: str, part: Callable[[Any], Any]) -> Any:
+        """Add the result of `part` to its input, with the norm before `part` or after the sum."""
+        if self.norm_first:
+            return nn.add(x, part(nn.layer_norm(x, norm, epsilon=self.epsilon)))
+        return nn.layer_norm(nn.add(x, part(x)), norm, epsilon=self.epsilon)

@@ -17,12 +17,12 @@ from benchbench.arrays import Indices
 from benchbench.errors import Unsupported
 from benchbench.model.note import Note
 from benchbench.workloads import _amp as amp
+from benchbench.workloads._collective import AXIS
 from benchbench.workloads._image_sets import PREFETCHED, ImageSet, augment
 from benchbench.workloads._layers import CausalAttention, MultiHeadAttention
 from benchbench.workloads._losses import Objective
 from benchbench.workloads._optimizers import Optimizer
 from benchbench.workloads._programs import jax_layers
-from benchbench.workloads._programs.devices import AXIS
 from benchbench.workloads.base import DeviceContext, Program
 from benchbench.workloads.network import Network, batch_statistics, grouped_by_device, marked_axis
 from benchbench.workloads.program import images_layout

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from benchbench.errors import Unsupported
 from benchbench.workloads import _amp as amp
+from benchbench.workloads._collective import AXIS
 from benchbench.workloads._forward import Place
 from benchbench.workloads._optimizers import Optimizer
-from benchbench.workloads._programs.devices import AXIS
 from benchbench.workloads._programs.jax import (
     apply_rule,
     as_in_torch,

@@ -14,7 +14,7 @@ from typing import Any
 from benchbench.errors import Unsupported
 from benchbench.model.placement import Strategy
 from benchbench.workloads._amp import is_scaled
-from benchbench.workloads._programs.devices import shard_along
+from benchbench.workloads._collective import shard_along
 from benchbench.workloads._programs.torch_layers import attention
 from benchbench.workloads.base import DeviceContext
 from benchbench.workloads.network import Division, Network, division_of, marked_axis

@@ -13,8 +13,14 @@ from benchbench.errors import Unsupported, UsageError
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
 from benchbench.model.placement import LINK, World
-from benchbench.workloads._collective import OF_TENSORFLOW, BetweenRanks, Collective
-from benchbench.workloads._programs.devices import in_replicas, over_mesh, sharded
+from benchbench.workloads._collective import (
+    OF_TENSORFLOW,
+    BetweenRanks,
+    Collective,
+    in_replicas,
+    over_mesh,
+    sharded,
+)
 from benchbench.workloads.base import Program
 
 if TYPE_CHECKING:

@@ -8,11 +8,10 @@ from typing import Any, ClassVar, Self
 
 from benchbench.arrays import Array
 from benchbench.errors import UsageError
-from benchbench.workloads._forward import FunctionalForward
+from benchbench.workloads._forward import FunctionalForward, TransformerLayers
 from benchbench.workloads._layers import Dense, Embedding, Layer, Norm, TiedDense
 from benchbench.workloads._losses import MeanSquared
 from benchbench.workloads._programs import torch_layers
-from benchbench.workloads._transformer_layers import TransformerLayers
 from benchbench.workloads.base import Draw
 from benchbench.workloads.network import ENCODER_LAYERS, Division, DivisionPlan, Network
 from benchbench.workloads.steps import Inference, TrainingStep

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from benchbench.arrays import Array
 from benchbench.errors import UsageError
 from benchbench.workloads._conv_layers import Conv
-from benchbench.workloads._forward import FunctionalForward, Place
+from benchbench.workloads._forward import FunctionalForward, Place, TransformerLayers
 from benchbench.workloads._layers import Norm, Weight
 from benchbench.workloads._losses import MeanSquared
 from benchbench.workloads._programs import torch_layers
-from benchbench.workloads._transformer_layers import TransformerLayers
 from benchbench.workloads.base import Draw
 from benchbench.workloads.network import ENCODER_LAYERS, BlockChain, DivisionPlan, Link
 from benchbench.workloads.steps import Inference, PipelinedTraining

@@ -97,7 +97,7 @@ class Conv2dBackwardData(_Gradient):
         }
 
     def reference(self, arrays: Arrays, index: Indices) -> Floats:
-        from benchbench.workloads._reference.elements import spread
+        from benchbench.workloads._reference.primitives import spread
 
         return spread(arrays[UPSTREAM], arrays["filters"], index, self.strides, self.edges)
 
@@ -174,7 +174,7 @@ class Conv2dBackwardWeights(_Gradient):
 
     def reference(self, arrays: Arrays, index: Indices) -> Floats:
         """The sampled elements, each over the whole batch."""
-        from benchbench.workloads._reference.elements import filter_gradient
+        from benchbench.workloads._reference.primitives import filter_gradient
 
         return filter_gradient(arrays["images"], arrays[UPSTREAM], index, self.strides, self.edges)
 
@@ -425,7 +425,7 @@ class ConvTranspose2d(Operation):
         }
 
     def reference(self, arrays: Arrays, index: Indices) -> Floats:
-        from benchbench.workloads._reference.elements import spread
+        from benchbench.workloads._reference.primitives import spread
 
         strides, edges = (self.stride, self.stride), (self.padding, self.padding)
         return spread(arrays["images"], arrays["filters"], index, strides, edges)
@@ -489,7 +489,7 @@ class ConvTranspose2dBackward(Backward, ConvTranspose2d):
         self, arrays: Arrays, indices: Mapping[str, Indices], ops: Any = None
     ) -> dict[str, Floats]:
         """The sampled elements alone: the gradient of the images is a convolution."""
-        from benchbench.workloads._reference.elements import convolved, filter_gradient
+        from benchbench.workloads._reference.primitives import convolved, filter_gradient
 
         if ops is not None:
             return super().references(arrays, indices, ops)

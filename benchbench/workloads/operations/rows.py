@@ -1,14 +1,16 @@
-"""A matrix summed over an axis, its rows sorted, and the largest values of each row."""
+"""Sums of a matrix, sorted rows and their largest values, and losses, which are means over all samples."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from benchbench.arrays import Array, Floats, Indices
 from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
+from benchbench.workloads import _losses
+from benchbench.workloads._memory_bound import MemoryBound, MemoryBoundBackward, Pointwise, Rowwise
 from benchbench.workloads.base import FunctionOperation
 
 if TYPE_CHECKING:
@@ -190,3 +192,83 @@ class TopK(_OrderedRows):
         import jax
 
         return lambda x: jax.lax.top_k(x, self.k)[0]
+
+
+class MeanLoss(MemoryBound):
+    """Mixin: list it first. The mean of a loss over all samples, in float32 at least, as in training."""
+
+    loss: ClassVar[_losses.Loss]
+    batched: ClassVar[tuple[str, ...]] = ()
+    output_shape = ()
+    roundings = 0
+
+    def torch(self) -> StepFunction:
+        return self.loss.torch
+
+    def tensorflow(self) -> StepFunction:
+        return self.loss.tensorflow
+
+    def jax(self) -> StepFunction:
+        return self.loss.jax
+
+
+@dataclass(frozen=True)
+class CrossEntropy(MeanLoss, Rowwise):
+    """Mean over the rows of −log softmax(x)[label]: the loss of classifiers and language models."""
+
+    rows: int = 1024
+    width: int = 32000
+
+    summary = "softmax and cross-entropy of rows of logits, their mean"
+    loss = _losses.CrossEntropy()
+
+    @property
+    def reduction(self) -> int:
+        return self.rows * self.width
+
+    def arrays(self, draw: Draw) -> dict[str, Array]:
+        """Logits and a label for each row."""
+        return {**super().arrays(draw), "labels": draw.labels("labels", self.rows, self.width)}
+
+    def forward(self, ops: Any, arrays: Any) -> Any:
+        """Share of the mean over all rows; `arrays` may have a part of them."""
+        logits, labels = arrays["x"], arrays["labels"]
+        return ops.cross_entropy(logits, labels) * (len(labels) / self.rows)
+
+
+@dataclass(frozen=True)
+class CrossEntropyBackward(MemoryBoundBackward, CrossEntropy):
+    """Softmax, less 1 at the label, over the rows."""
+
+    summary = "gradient of cross-entropy"
+    batched = ("x", "labels")
+    roundings = 1
+
+
+@dataclass(frozen=True)
+class Mse(MeanLoss, Pointwise):
+    """Mean of (x − target)²: the loss of regression."""
+
+    summary = "mean squared error"
+    loss = _losses.MeanSquared()
+
+    @property
+    def reduction(self) -> int:
+        return self.n
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {"x": (self.n,), "targets": (self.n,)}
+
+    def forward(self, ops: Any, arrays: Any) -> Any:
+        """Share of the mean over all elements; `arrays` may have a part of them."""
+        return ops.mse(arrays["x"], arrays["targets"]) * (len(arrays["x"]) / self.n)
+
+
+@dataclass(frozen=True)
+class MseBackward(MemoryBoundBackward, Mse):
+    """2 (x − target) / n; the targets have no gradient."""
+
+    summary = "gradient of mean squared error"
+    batched = ("x", "targets")
+    constants = frozenset({"targets"})
+    roundings = 1
