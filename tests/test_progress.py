@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchbench.cli.live import Lines
-from benchbench.cli.streams import text_stream
+from benchbench.cli.screen import text_stream
 from benchbench.documents.plan import left_out_summary
 from benchbench.errors import NothingToMeasure
 from benchbench.format import at_words, duration

@@ -95,14 +95,12 @@ def _run(program: Callable[[], typer.Typer], name: str) -> Any:
     """Run the application and return its exit code, also after an expected error."""
     import warnings
 
-    from benchbench.cli.streams import open_streams
+    from benchbench.cli.screen import USAGE_ERROR, error_lines, open_streams
     from benchbench.errors import AccelbenchError, AccelbenchWarning
 
     open_streams()
     warnings.simplefilter("always", AccelbenchWarning)
     warnings.showwarning = _show_warning
-    from benchbench.cli.screen import USAGE_ERROR, error_lines
-
     try:
         check_system(sys.platform)
         application = program()
