@@ -64,30 +64,49 @@ class MissingPoint:
     tag: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
-    """Points of a case in order, grouped by comparability.
+NO_CHANGES = History((), (), ())
 
-    `boundaries`: index of each first point that cannot be compared with those before, and the reason.
-    `untagged`: runs without the tag, which are left out. `missing`: runs without a value.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trend:
+    """A case over its runs or, by tag, over the values of the tag.
+
+    `boundaries`: index of each first point that cannot be compared with those before; `boundary_reasons`:
+    the reasons. `history`: changes among the uncontended points. `untagged`: runs without the tag, which
+    are left out. `missing`: runs without a value; there may be only these.
     """
 
     case: str
+    metric: Metric
     points: tuple[Point, ...]
-    boundaries: tuple[tuple[int, str], ...] = ()
+    boundaries: tuple[int, ...]
+    boundary_reasons: tuple[str, ...]
+    history: History = NO_CHANGES
+    by: str | None = None
     untagged: tuple[str, ...] = ()
     missing: tuple[MissingPoint, ...] = ()
 
+    def sides(self, change: Change) -> tuple[Point, Point]:
+        """Last uncontended point before a change, and the first point after it."""
+        earlier = reversed(range(change.index))
+        before = next(index for index in earlier if not self.points[index].contended)
+        return self.points[before], self.points[change.index]
 
-def series(
-    runs: Iterable[Run | RunSummary], metric: Metric, patterns: Sequence[str] = (), by: str | None = None
-) -> list[Series]:
-    """Series of each case whose id contains or matches one of `patterns`; `runs` may have any order.
+
+def trends(
+    runs: Iterable[Run | RunSummary],
+    metric: Metric,
+    patterns: Sequence[str] = (),
+    threshold: float = 0.03,
+    by: str | None = None,
+) -> list[Trend]:
+    """Trend of each case whose id contains or matches one of `patterns`; `runs` may have any order.
 
     Points are ordered by start time. Points that cannot be compared with those before, because of other
-    hardware, settings, work or precision, come after them. With `by`, comparable runs with the same value
-    of that tag are one point, from the processes of all of them, ordered by the first run with the value.
-    Interleaved runs and runs of a bisection are left out, since they may be of code that no longer exists.
+    hardware, settings, work or precision, come after them, and changes are not searched across this boundary.
+    With `by`, comparable runs with the same value of that tag are one point, from the processes of all of
+    them, ordered by the first run with the value. Interleaved runs and runs of a bisection are left out,
+    since they may be of code that no longer exists. The p of a change is adjusted for the number of trends.
 
     Raises UsageError if no run has the tag, or no case matches one of the patterns.
     """
@@ -100,11 +119,12 @@ def series(
         for case, entry in run.cases:
             if matches_patterns(case, patterns):
                 by_case.setdefault(case, []).append(entry)
-    all_series = [_series(case, entries, metric, tag_order, by) for case, entries in by_case.items()]
+    all_trends = [_trend(case, entries, metric, tag_order, by) for case, entries in by_case.items()]
+    family = max(1, sum(bool(trend.points) for trend in all_trends))
     return [
-        case_series
-        for case_series in all_series
-        if case_series.points or any(missing.event == UNDECIDED for missing in case_series.missing)
+        replace(trend, history=_history(trend.points, trend.boundaries, metric, threshold, family))
+        for trend in all_trends
+        if trend.points or any(missing.event == UNDECIDED for missing in trend.missing)
     ]
 
 
@@ -220,17 +240,18 @@ def _tag_order(runs: Sequence[_RunCases], by: str) -> dict[str, int]:
     return {value: rank for rank, value in enumerate(values)}
 
 
-def _series(
+def _trend(
     case: str,
     runs: Sequence[_MeasuredCase | MissingPoint],
     metric: Metric,
     tag_order: Mapping[str, int],
     by: str | None,
-) -> Series:
+) -> Trend:
+    """Trend of a case without its changes."""
     measured = [entry for entry in runs if isinstance(entry, _MeasuredCase)]
     missing = [entry for entry in runs if isinstance(entry, MissingPoint) and not (by and entry.tag is None)]
     points: list[Point] = []
-    boundaries: list[tuple[int, str]] = []
+    boundaries: dict[int, str] = {}
     last: _MeasuredCase | None = None
     for group in _comparable([entry for entry in measured if not (by and entry.point.tag is None)]):
         points_of_group = [entry.point for entry in group]
@@ -239,14 +260,17 @@ def _series(
             points_of_group = [entry for entry in merged if isinstance(entry, Point)]
             missing += [entry for entry in merged if isinstance(entry, MissingPoint)]
         if last and points_of_group:
-            boundaries.append((len(points), "; ".join(_mismatches(last, group[0]))))
+            boundaries[len(points)] = "; ".join(_mismatches(last, group[0]))
         last = group[-1] if points_of_group else last
         points += points_of_group
     untagged = tuple(entry.point.run for entry in measured if by and entry.point.tag is None)
-    return Series(
+    return Trend(
         case=case,
+        metric=metric,
         points=tuple(points),
         boundaries=tuple(boundaries),
+        boundary_reasons=tuple(boundaries.values()),
+        by=by,
         untagged=untagged,
         missing=tuple(missing),
     )
@@ -342,49 +366,6 @@ SHARED_WINDOW_S = 2 * 86400.0  # a change is located to a run or two, and there 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trend:
-    """A case over its runs or, by tag, over the values of the tag.
-
-    `boundaries`: index of each first point that cannot be compared with those before; `boundary_reasons`:
-    the reasons. `history`: changes among the uncontended points. `untagged`: runs without the tag, which
-    are left out. `missing`: runs without a value; there may be only these.
-    """
-
-    case: str
-    metric: Metric
-    points: tuple[Point, ...]
-    boundaries: tuple[int, ...]
-    boundary_reasons: tuple[str, ...]
-    history: History
-    by: str | None = None
-    untagged: tuple[str, ...] = ()
-    missing: tuple[MissingPoint, ...] = ()
-
-    def sides(self, change: Change) -> tuple[Point, Point]:
-        """Last uncontended point before a change, and the first point after it."""
-        earlier = reversed(range(change.index))
-        before = next(index for index in earlier if not self.points[index].contended)
-        return self.points[before], self.points[change.index]
-
-
-def trends(
-    runs: Iterable[Run | RunSummary],
-    metric: Metric,
-    patterns: Sequence[str] = (),
-    threshold: float = 0.03,
-    by: str | None = None,
-) -> list[Trend]:
-    """Trend of each series, for case ids that contain or match one of `patterns`, by time or a tag.
-
-    Changes are not searched across boundaries. The p of a change is adjusted for the number of series. Raises
-    UsageError if no run has the tag.
-    """
-    all_series = series(runs, metric, patterns, by)
-    family = max(1, sum(bool(case_series.points) for case_series in all_series))
-    return [_trend(case_series, metric, threshold, by, family) for case_series in all_series]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SharedChange:
     """Change of several cases of one machine within two days in the same direction.
 
@@ -444,21 +425,6 @@ def _events(changes: Sequence[_DatedChange]) -> Iterator[SharedChange]:
             cases=tuple(sorted(changes_by_case)),
             changes=tuple(changes_by_case[case].change for case in sorted(changes_by_case)),
         )
-
-
-def _trend(series: Series, metric: Metric, threshold: float, by: str | None, family: int) -> Trend:
-    boundaries = tuple(index for index, _ in series.boundaries)
-    return Trend(
-        case=series.case,
-        metric=metric,
-        points=series.points,
-        boundaries=boundaries,
-        boundary_reasons=tuple(reason for _, reason in series.boundaries),
-        history=_history(series.points, boundaries, metric, threshold, family),
-        by=by,
-        untagged=series.untagged,
-        missing=series.missing,
-    )
 
 
 def _history(
