@@ -1,6 +1,5 @@
 """Claimed speed-ups: agreement of results, verdicts, and the command that checks a claim."""
 
-import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -55,8 +54,7 @@ def inputs(batch=4):
 
 
 def agreement(first: Callable[..., Any], second: Callable[..., Any], *arguments: Any) -> Agreement:
-    with asyncio.Runner() as runner:
-        return compare_functions(first, second, (arguments, {}), runner)
+    return compare_functions(first, second, (arguments, {}))
 
 
 def normal(*shape: int) -> Any:
@@ -174,12 +172,9 @@ def test_a_result_in_float32_is_compared_in_float32_if_the_function_has_no_float
     assert agreement(only_float32, lambda values: 1.001 * values.sum(), normal(500)).equal is False
 
 
-def test_coroutines_and_functions_without_arguments_are_compared() -> None:
-    async def three() -> int:
-        return 3
-
-    assert agreement(three, lambda: 3).equal
-    assert agreement(three, lambda: 4).equal is False
+def test_functions_without_arguments_are_compared() -> None:
+    assert agreement(lambda: 3, lambda: 3).equal
+    assert agreement(lambda: 3, lambda: 4).equal is False
 
 
 @pytest.mark.parametrize(

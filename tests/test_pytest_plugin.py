@@ -136,27 +136,6 @@ def test_a_busy_neighbour_is_noted_as_in_a_run(tmp_path: Path) -> None:
     assert NOTED in output
 
 
-ASYNC = """
-import asyncio
-
-loops = set()
-
-async def work():
-    loops.add(asyncio.get_running_loop())
-    await asyncio.sleep(0)
-    return 7
-
-def test_it(accelbench):
-    assert accelbench(work) == 7
-    assert len(loops) == 1
-"""
-
-
-def test_a_coroutine_is_awaited_each_time_on_one_loop(virtual: Path) -> None:
-    (virtual / "test_it.py").write_text(ASYNC)
-    pytest_in(virtual, step=1e-3)
-
-
 @pytest.mark.real
 @pytest.mark.parametrize(
     ("returned", "message"),
@@ -176,24 +155,9 @@ def test_functions_that_return_unfinished_work_are_refused(
     assert not (virtual / "results").exists()
 
 
-IN_A_LOOP = """
-import asyncio
-
-async def work():
-    pass
-
-def test_it(accelbench):
-    async def test():
-        accelbench(work)
-
-    asyncio.run(test())
-"""
-
-
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        (IN_A_LOOP, "that is not a coroutine"),
         ("def test_it(accelbench):\n    accelbench(int)\n    accelbench(int)\n", "one function a test"),
         ("def test_it(accelbench):\n    accelbench(int, backend='troch')\n", "No backend named 'troch'"),
     ],

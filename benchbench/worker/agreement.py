@@ -6,7 +6,6 @@ in another order: a function that returns a stored result differs there.
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import dataclasses
 import math
@@ -18,7 +17,7 @@ from typing import Any
 from benchbench.backends.base import Backend
 from benchbench.errors import UsageError, one_line
 from benchbench.model.function import Agreement
-from benchbench.worker.call import Arguments, Message, ModelCall, await_result, bound_call, require_finished
+from benchbench.worker.call import Arguments, Message, ModelCall, bound_call, require_finished
 
 SEED = 20261128  # of the order of shuffled inputs
 # Spacing of numbers around 1, by dtype: 2 to the power of minus the stored bits of the significand.
@@ -47,13 +46,10 @@ def compare_calls(_: Backend, job: Message) -> Message:
         second, _no_arguments = bound_call({**job["second"], "setup": None, "arguments": ""}, folder)
     except UsageError as error:
         return {"refused": str(error), "hint": error.hint}
-    with asyncio.Runner() as runner:
-        return {"agreement": dataclasses.asdict(compare_functions(first, second, arguments, runner))}
+    return {"agreement": dataclasses.asdict(compare_functions(first, second, arguments))}
 
 
-def compare_functions(
-    first: Function, second: Function, arguments: Arguments, runner: asyncio.Runner
-) -> Agreement:
+def compare_functions(first: Function, second: Function, arguments: Arguments) -> Agreement:
     """Whether both functions return the same for equal inputs, up to rounding.
 
     Shuffled inputs may be invalid, such as a matrix that is no longer symmetric. They count only if the first
@@ -61,10 +57,10 @@ def compare_functions(
     """
     if reason := share_weights(first, second):
         return Agreement(equal=None, reason=reason)
-    agreement = _compare_at(first, second, _transformed(arguments, _copied), runner)
+    agreement = _compare_at(first, second, _transformed(arguments, _copied))
     if not (agreement.equal and _has_floats(arguments)):
         return agreement
-    shuffled = _compare_at(first, second, _transformed(arguments, _shuffled), runner, only_finite=True)
+    shuffled = _compare_at(first, second, _transformed(arguments, _shuffled), only_finite=True)
     if shuffled.equal is False:
         return dataclasses.replace(shuffled, reason=f"with shuffled inputs, {shuffled.reason}")
     return dataclasses.replace(agreement, inputs=agreement.inputs + shuffled.inputs)
@@ -74,13 +70,12 @@ def _compare_at(
     first: Function,
     second: Function,
     arguments: Arguments,
-    runner: asyncio.Runner,
     *,
     only_finite: bool = False,
 ) -> Agreement:
     """Compare the results for one set of arguments. `only_finite`: ignore expected results that are not."""
     try:
-        expected, again = (_leaves(_result(first, arguments, runner)) for _ in range(2))
+        expected, again = (_leaves(_result(first, arguments)) for _ in range(2))
     except Exception as error:  # noqa: BLE001 - a user's function may raise anything
         return Agreement(equal=None, reason=f"the first function fails: {one_line(error)}")
     if not _compare(expected, again, None).equal:
@@ -88,10 +83,10 @@ def _compare_at(
     if only_finite and not _all_finite(expected):
         return Agreement(equal=None, reason="the results are not finite")
     try:
-        results = _leaves(_result(second, arguments, runner))
+        results = _leaves(_result(second, arguments))
     except Exception as error:  # noqa: BLE001
         return Agreement(equal=False, reason=f"the second function fails: {one_line(error)}")
-    return _compare(expected, results, _reference(first, arguments, runner))
+    return _compare(expected, results, _reference(first, arguments))
 
 
 def share_weights(first: Function, second: Function) -> str:
@@ -110,23 +105,21 @@ def share_weights(first: Function, second: Function) -> str:
     return ""
 
 
-def _result(function: Function, arguments: Arguments, runner: asyncio.Runner) -> Any:
+def _result(function: Function, arguments: Arguments) -> Any:
     """The result for copies of the arguments. Raises UsageError if the work is not done."""
     positional, keywords = _transformed(arguments, _copied)
     result = function(*positional, **keywords)
-    if asyncio.iscoroutine(result):
-        result = await_result(result, runner)
     require_finished(result)
     return result
 
 
-def _reference(function: Function, arguments: Arguments, runner: asyncio.Runner) -> list[Any] | None:
+def _reference(function: Function, arguments: Arguments) -> list[Any] | None:
     """The function's results in float64; None if it does not compute in float64."""
     with suppress(Exception), _float64_of_jax(arguments):
         wide = function
         if isinstance(function, ModelCall):
             wide = ModelCall(copy.deepcopy(function.module).double())
-        results = _leaves(_result(wide, _transformed(arguments, _widened), runner))
+        results = _leaves(_result(wide, _transformed(arguments, _widened)))
         if all(_dtype(leaf) == _wide_dtype(leaf) for leaf in results if _dtype(leaf) in SPACINGS):
             return results
     return None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
+import inspect
 import os
 import pickle
 import sys
@@ -197,9 +197,10 @@ def measure_call(
     # A real backend is attached after the first call, which shows the device. Virtual time needs it before.
     virtual = _attach_virtual(backend, device)
     clock = virtual[1].clock if virtual else perf_counter
-    with untraced(), asyncio.Runner() as runner:
+    with untraced():
         start = clock()
-        function, output = first_call(function, runner)
+        output = function()
+        require_finished(output)
         call_s = clock() - start
         name = backend or backend_of(output)
         target_device, session = virtual or load_backend(name).attach(device, output)
@@ -247,39 +248,15 @@ def _attach_virtual(backend: str | None, device: str | None) -> tuple[Device, At
     return virtual_backend.attach(device) if virtual_backend and virtual_backend.virtual else None
 
 
-def first_call(function: Callable[[], Any], runner: asyncio.Runner) -> tuple[Callable[[], Any], Any]:
-    """Call the function once. Return the function for later calls and the output. Raises UsageError.
-
-    If the function returns an awaitable, the returned one awaits it on the runner's loop in each call.
-    """
-    output = function()
-    if isinstance(output, Awaitable):
-        function = awaiting_function(function, runner)
-        output = await_result(output, runner)
-    require_finished(output)
-    return function, output
-
-
-def awaiting_function(function: Callable[[], Any], runner: asyncio.Runner) -> Callable[[], Any]:
-    """Wrap the function to await its results on one event loop."""
-    return lambda: await_result(function(), runner)
-
-
-def await_result(work: Awaitable[Any], runner: asyncio.Runner) -> Any:
-    """The result of an awaitable. Raises UsageError if an event loop is already running."""
-    with suppress(RuntimeError):
-        asyncio.get_running_loop()
-        if hasattr(work, "close"):
-            work.close()
-        raise UsageError(
-            "The function returned an awaitable, but an event loop is already running here: "
-            "call accelbench from a test that is not a coroutine."
-        )
-    return runner.get_loop().run_until_complete(work)
-
-
 def require_finished(output: Any) -> None:
-    """Raise UsageError if the output shows that the work has not been done: a generator or a Future."""
+    """Raise UsageError if the output shows that the work has not been done, such as a generator."""
+    if isinstance(output, Awaitable):
+        if inspect.iscoroutine(output):
+            output.close()  # otherwise Python warns that it was never awaited
+        raise UsageError(
+            f"The function returned a {type(output).__name__}, which computes nothing until it is awaited: "
+            "await it inside the function, as in asyncio.run(...)."
+        )
     if isinstance(output, Generator | AsyncGenerator | map | filter | zip):
         raise UsageError(
             f"The function returned a {type(output).__name__}, which computes nothing until it is read: "
@@ -336,8 +313,8 @@ def inspect_call(_: Backend, job: Message) -> Message:
     """
     try:
         function = bind_function(job["call"], Path(job["folder"]))
-        with asyncio.Runner() as runner:
-            output = first_call(function, runner)[1]
+        output = function()
+        require_finished(output)
         name = job["backend"] or backend_of(output)
     except UsageError as error:
         return {"refused": str(error), "hint": error.hint}
