@@ -19,6 +19,7 @@ from benchbench.worker.user_models import onnx_file
 from benchbench.worker.user_models.onnx_file import OnnxInference
 from benchbench.worker.user_models.reference import model_reference, with_expected
 from benchbench.worker.user_models.source import ModelMistake
+from tests.program import accelbench, rows
 
 pytestmark = pytest.mark.real
 
@@ -86,6 +87,42 @@ def test_an_output_that_is_no_tensor_is_a_mistake_with_a_way_out(tmp_path: Path)
     workload = write_model(tmp_path, nodes, [sequence])
     with pytest.raises(ModelMistake, match="not a tensor"):
         workload.load()
+
+
+def test_the_dictionaries_of_a_classifier_are_left_out(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    nodes = [
+        helper.make_node(
+            "LinearClassifier",
+            ["x"],
+            ["label", "probabilities"],
+            domain="ai.onnx.ml",
+            coefficients=floats(3, 8).ravel().tolist(),
+            intercepts=floats(3).tolist(),
+            classlabels_ints=[0, 1, 2],
+            post_transform="SOFTMAX",
+        ),
+        helper.make_node(
+            "ZipMap", ["probabilities"], ["y"], domain="ai.onnx.ml", classlabels_int64s=[0, 1, 2]
+        ),
+    ]
+    label = helper.make_tensor_value_info("label", TensorProto.INT64, [4])
+    dictionary = helper.make_map_type_proto(
+        TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, [])
+    )
+    dictionaries = helper.make_value_info("y", helper.make_sequence_type_proto(dictionary))
+    graph = helper.make_graph(
+        nodes,
+        "classifier",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 8])],
+        [label, dictionaries],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "classifier.onnx")
+    options = ("-b", "onnxruntime", "--brief", "--rounds", "1", "--threads", "1")
+    output = accelbench("run", "classifier.onnx", *options, cwd=tmp_path)
+    assert "its ZipMap is left out" in output.stderr
+    assert [row["status"] for row in rows(tmp_path)] == ["ok"]
 
 
 def test_a_recurrent_layer_counts_its_products_with_inputs_and_state(tmp_path: Path) -> None:

@@ -59,8 +59,7 @@ class Jax(Backend):
     modes = ("jit",)
     model_code = MappingProxyType(
         {
-            (KERAS, "jit"): 'import os\nos.environ["KERAS_BACKEND"] = "jax"\nimport jax\nimport keras\n'
-            "inputs = keras.tree.map_structure(keras.ops.convert_to_tensor, inputs)\n"
+            (KERAS, "jit"): 'import os\nos.environ["KERAS_BACKEND"] = "jax"\nimport jax\n'
             "def call(weights, inputs):\n"
             "    return model.stateless_call(*weights, <CALL>, training=False)[0]\n"
             "weights = [[variable.value for variable in variables] for variables in "

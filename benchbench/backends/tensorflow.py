@@ -39,11 +39,7 @@ if TYPE_CHECKING:
 # converter, even if it is broken, and Matplotlib for Keras's image galleries.
 UNUSED = ("jax", "matplotlib")
 
-# First lines of `Backend.model_code`.
-KERAS_CODE = (
-    'import os\nos.environ["KERAS_BACKEND"] = "tensorflow"\nimport keras\n'
-    "inputs = keras.tree.map_structure(keras.ops.convert_to_tensor, inputs)"
-)
+KERAS_CODE = 'import os\nos.environ["KERAS_BACKEND"] = "tensorflow"'  # lines of `Backend.model_code`
 
 
 class TensorFlow(Backend):

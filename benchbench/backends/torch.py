@@ -74,10 +74,7 @@ PARALLEL = (Strategy.DATA_PARALLEL, Strategy.FULLY_SHARDED, Strategy.TENSOR_PARA
 # Lines of code for users; see `Backend.model_code`.
 CALL_CODE = "with torch.no_grad():\n    output = model(<CALL>)"
 LAYOUT_CODE = "model = model.to(memory_format=torch.channels_last)\n<LAYOUT>"
-KERAS_CODE = (
-    'import os\nos.environ["KERAS_BACKEND"] = "torch"\nimport keras\nimport torch\n'
-    "inputs = keras.tree.map_structure(keras.ops.convert_to_tensor, inputs)"
-)
+KERAS_CODE = 'import os\nos.environ["KERAS_BACKEND"] = "torch"\nimport torch'
 
 
 class Torch(Backend):

@@ -82,6 +82,7 @@ class _Graph(msgspec.Struct):
     data: str = ""
     dtype: str = ""  # dtype of the floats in the model's file; "" if the file has none
     weights_dtype: str = ""  # dtype of the weights of a new module, unless it is float32
+    omits: str = ""  # operator at the end of an ONNX file that is left out
 
     @property
     def facts(self) -> ModelFacts:
@@ -207,6 +208,8 @@ class UserModel:
             return [f"{line}; verified in the same way"]
         inputs = f", on the inputs in {Path(self.spec.input).name}" if self.spec.input else ""
         lines = [line, f"each engine is verified against the model's own float64{inputs}{about_constants}"]
+        if graph and graph.omits:
+            lines.append(f"its {graph.omits} is left out: the probabilities are measured as a tensor")
         if self._description.has_loss and self.spec.kind != TORCH:
             noun = self.kind.noun
             lines.append(f"its loss is not used: accelbench trains torch modules, and this is a {noun}")

@@ -17,12 +17,12 @@ from benchbench import paths
 from benchbench.errors import UsageError
 
 VARIABLE = "ACCELBENCH_MODELS"  # environment variable that passes the user's models to workers
-CONFIG, SOURCE, KERAS_FILE, ONNX_FILE = ".json", ".py", ".keras", ".onnx"
+CONFIG, SOURCE, PROGRAM, KERAS_FILE, ONNX_FILE = ".json", ".py", ".pt2", ".keras", ".onnx"
 MEMORY_FOLDER = "accelbench-model-"  # prefix of the folder of a model in memory, which is written to a file
 GENERIC_NAME = "model.py"  # file name that does not describe its model
 HINT = (
-    "Write FILE.py, FILE.py:Model, package.module:Model, FILE.onnx, FILE.keras, or the JSON file of a "
-    "transformers configuration."
+    "Write FILE.py, FILE.py:Model, package.module:Model, FILE.pt2, FILE.onnx, FILE.keras, or the JSON file "
+    "of a transformers configuration."
 )
 
 
@@ -63,7 +63,7 @@ TOKENS_OF_STEP = MappingProxyType({PREFILL: PROMPT, DECODE: CONTEXT})
 # Module and name of the base classes of JAX modules, which have parameters or create them from a random key.
 EQUINOX = ("equinox", "Module")
 JAX_MODULES = (EQUINOX, ("flax.nnx", "Module"), ("flax.linen", "Module"))
-KIND_OF_FILE = MappingProxyType({CONFIG: TORCH, KERAS_FILE: KERAS, ONNX_FILE: ONNX})
+KIND_OF_FILE = MappingProxyType({CONFIG: TORCH, PROGRAM: TORCH, KERAS_FILE: KERAS, ONNX_FILE: ONNX})
 FILES = (SOURCE, *KIND_OF_FILE)
 
 
@@ -93,6 +93,11 @@ class ModelSpec:
     def is_config(self) -> bool:
         """True for a configuration of transformers, which contains no code."""
         return self.file.endswith(CONFIG)
+
+    @property
+    def is_program(self) -> bool:
+        """True for a program saved by torch.export, which contains no code."""
+        return self.file.endswith(PROGRAM)
 
     @property
     def is_keras_file(self) -> bool:

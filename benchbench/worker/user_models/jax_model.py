@@ -127,11 +127,8 @@ def build(spec: ModelSpec, params: Mapping[str, Scalar]) -> Function:
     """Build the function at these parameters for inference, with the same numbers in every process."""
     import jax
 
-    loaded = load(spec)
-    model_sizes = {name: value for name, value in params.items() if name in loaded.model_sizes}
+    model = module_of(spec, params)
     with in_model_folder(spec):
-        seed_everything(0)
-        model = loaded.make(**model_sizes)
         if isinstance(model, tuple):
             function, tree = model
             if hasattr(function, "apply"):  # a module of flax's linen
@@ -141,8 +138,7 @@ def build(spec: ModelSpec, params: Mapping[str, Scalar]) -> Function:
             arguments = arguments_like(_inputs(spec, params, 0))
             args, kwargs = arguments(arrays_by_path(_inputs(spec, params, 0)))
             return _of_tree(model.apply, model.init(jax.random.PRNGKey(0), *args, **kwargs))
-    nnx = sys.modules.get("flax.nnx")
-    if nnx is not None and isinstance(model, nnx.Module):
+    if is_nnx(model):
         return _of_nnx(model)
     if callable(model) and any(map(_is_weight, jax.tree.leaves(model))):
         if hasattr(model, "__dataclass_fields__"):
@@ -155,6 +151,21 @@ def build(spec: ModelSpec, params: Mapping[str, Scalar]) -> Function:
         f"{spec.text} is {type(model).__name__}, not a JAX function with parameters.",
         "Write a function model(params, x), and params: a tree of arrays, or a function that makes one.",
     )
+
+
+def module_of(spec: ModelSpec, params: Mapping[str, Scalar]) -> Any:
+    """The module, or the function and its parameters, that the user's file makes at these sizes."""
+    loaded = load(spec)
+    model_sizes = {name: value for name, value in params.items() if name in loaded.model_sizes}
+    with in_model_folder(spec):
+        seed_everything(0)
+        return loaded.make(**model_sizes)
+
+
+def is_nnx(model: Any) -> bool:
+    """True for a module of flax's nnx."""
+    nnx = sys.modules.get("flax.nnx")
+    return nnx is not None and isinstance(model, nnx.Module)
 
 
 def _of_nnx(module: Any) -> Function:
@@ -355,7 +366,7 @@ def graph_of(spec: ModelSpec, params: Mapping[str, Scalar]) -> dict[str, Any]:
         "takes_images": False,
         "integers": [name for name, array in outputs.items() if "float" not in str(array.dtype)],
         "places": {},
-        "form": usage.form_of(inputs, lambda _: True),
+        **usage.jax_setup(spec, params, inputs),
     }
 
 

@@ -71,9 +71,7 @@ def graph_of(spec: ModelSpec, params: Mapping[str, Scalar]) -> dict[str, Any]:
         "takes_images": False,  # the model itself determines their layout
         "integers": [name for name, tensor in outputs.items() if "float" not in str(tensor.dtype)],
         "places": {".".join(map(str, path)): list(path) for path, _ in keras_model.flat_with_path(output)},
-        "form": usage.ONE
-        if keras_model.takes_one(model)
-        else usage.form_of(inputs, lambda value: not keras.tree.is_nested(value)),
+        **usage.keras_setup(spec, params, model, inputs),
     }
 
 

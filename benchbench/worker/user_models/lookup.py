@@ -68,7 +68,7 @@ def use_cpu(kind: str) -> None:
 
 def defines_loss(spec: ModelSpec, graph: Mapping[str, Any]) -> bool:
     """True if the file or the model's output defines the loss of a training step."""
-    if spec.kind == TORCH and SCALAR_LOSS in graph["outputs"].items():
+    if spec.kind == TORCH and not spec.is_program and SCALAR_LOSS in graph["outputs"].items():
         return True
     if Path(spec.file).suffix in KIND_OF_FILE:
         return False
@@ -141,7 +141,7 @@ SCALAR_LOSS: tuple[str, list[int]] = (LOSS, [])
 # Keys of the graph's facts that are part of the description.
 GRAPH_KEYS = (
     *("digest", "flops", "parameters", "constants", "floats", "other_bytes", "takes_images", "dtype"),
-    *("weights_dtype", "takes", "gives", "data"),
+    *("weights_dtype", "takes", "gives", "data", "omits"),
 )
 
 

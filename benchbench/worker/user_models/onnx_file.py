@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from hashlib import sha256
@@ -20,10 +19,10 @@ from benchbench.model.case import Dtype, Scalar
 from benchbench.model.user_model import ModelSpec, dtype_obstacle
 from benchbench.worker.user_models import input_file, usage
 from benchbench.worker.user_models.source import (
-    BATCH,
     LoadedModel,
     ModelMistake,
     array_type,
+    axis_name,
     most_taps,
     shuffled,
 )
@@ -107,10 +106,10 @@ def _widen_tensor(tensor: Any, wider_dtypes: dict[int, str]) -> None:
 
 
 DIGEST_DIGITS = 8
-# Names that exporters give to unnamed axes: `s77`, `unk__12`, `N`, `dim0`.
-UNNAMED = re.compile(r"(s|u|unk_*|dim_?|axis_?|d|n|b)?\d*", re.IGNORECASE)
 MAX_CONSTANT = 64  # elements of an integer constant (such as a shape) whose values are part of the digest
 MAX_OTHER_INTEGER = 1  # for inputs that do not index a table, such as masks and token types
+# Operator of sklearn's converter that makes a dictionary by class of each sample's probabilities.
+ZIPMAP = "ZipMap"
 PASSED_OPERATORS = {  # allowed between an input and the table that it indexes
     "Cast",
     "Identity",
@@ -155,7 +154,11 @@ class OnnxInference(ModelOperation):
         dtype = str(context.dtype).removeprefix("torch.")
         is_wider = self.graph["dtype"] and dtype != self.graph["dtype"]
         model = read(self.spec.file)
-        write = partial(save_widened, model, dtype) if is_wider else None
+        write: Callable[[Path], None] | None = None
+        if is_wider:
+            write = partial(save_widened, model, dtype)
+        elif _is_changed(self.spec.file):
+            write = partial(_save, model)
 
         def make_inputs(arrays: Mapping[str, Any]) -> tuple[Any, ...]:
             return tuple(context.put(array) for name, array in arrays.items() if self.is_input(name))
@@ -182,7 +185,31 @@ def read(file: str) -> Any:
     if not model.graph.output:
         raise ModelMistake("Its graph has no output.", "onnx.checker.check_model explains why.")
     sort_nodes(model.graph)
+    drop_zipmaps(model.graph)
     return model
+
+
+def drop_zipmaps(graph: Any) -> None:
+    """Return the probabilities that a ZipMap gets, without the dictionaries that it makes of them."""
+    import onnx
+
+    zipmaps = {node.output[0]: node for node in graph.node if node.op_type == ZIPMAP}
+    for value in graph.output:
+        if node := zipmaps.get(value.name):
+            classes = max(len(attribute.ints) + len(attribute.strings) for attribute in node.attribute)
+            tensor = onnx.helper.make_tensor_value_info(
+                node.input[0], onnx.TensorProto.FLOAT, [None, classes]
+            )
+            value.CopyFrom(tensor)
+            graph.node.remove(node)
+
+
+@cache
+def _is_changed(file: str) -> bool:
+    """True if the engines get a changed copy of the file; see `drop_zipmaps`."""
+    import onnx
+
+    return any(node.op_type == ZIPMAP for node in onnx.load(file, load_external_data=False).graph.node)
 
 
 def sort_nodes(graph: Any) -> None:
@@ -236,7 +263,7 @@ def load_model(spec: ModelSpec) -> LoadedModel:
         if not value.type.HasField("tensor_type"):
             raise ModelMistake(
                 f"Its output {value.name} is not a tensor.",
-                "accelbench compares tensors: let the model return them (of sklearn: zipmap=False).",
+                "accelbench compares tensors: let the model return them.",
             )
     sizes: dict[str, Scalar] = {
         axis: 1 for _, axes in input_axes(model).items() for axis in axes if isinstance(axis, str)
@@ -268,18 +295,6 @@ def input_axes(model: Any) -> dict[str, list[int | str]]:
             axes.append(names[symbol])
         axes_by_input[value.name] = axes
     return axes_by_input
-
-
-def axis_name(symbol: str, tensor: str, index: int) -> str:
-    """Name of the size parameter for a free axis of an exported file.
-
-    The first axis is the batch if its symbol is unnamed or contains "batch". Other unnamed axes are called
-    after their tensor, since exporters number them differently each time.
-    """
-    is_unnamed = UNNAMED.fullmatch(symbol) is not None
-    if index == 0 and (is_unnamed or BATCH in symbol.lower()):
-        return BATCH
-    return re.sub(r"\W+", "_", f"{tensor}_{index}" if is_unnamed else symbol).strip("_")
 
 
 def make_inputs(spec: ModelSpec, sizes: Mapping[str, Scalar], number: int) -> dict[str, AnyArray]:
@@ -372,7 +387,8 @@ def graph_of(spec: ModelSpec, sizes: Mapping[str, Scalar]) -> dict[str, Any]:
         "takes_images": False,  # images with a layout that engines may change
         "integers": [name for name in names if not is_float(dtypes[name])],
         "dtype": floats[0] if floats else "",
-        "form": usage.DICT,
+        "omits": ZIPMAP if _is_changed(spec.file) else "",
+        **usage.onnx_setup(spec, {name: array.astype(dtypes[name]) for name, array in arrays.items()}),
     }
 
 
@@ -400,6 +416,12 @@ def _shapes(model: Any, input_shapes: Mapping[str, list[int]]) -> dict[str, list
     return shapes
 
 
+def _save(model: Any, path: Path) -> None:
+    import onnx
+
+    onnx.save(model, path)
+
+
 def _evaluate(file: str, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
     """Run the model with ONNX Runtime if it is installed, otherwise with onnx."""
     if find_spec("onnxruntime") is None:
@@ -409,7 +431,8 @@ def _evaluate(file: str, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
         return dict(zip(evaluator.output_names, evaluator.run(None, dict(arrays)), strict=True))
     import onnxruntime
 
-    session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+    content = read(file).SerializeToString() if _is_changed(file) else file
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
     return dict(zip(names, session.run(names, dict(arrays)), strict=True))
 

@@ -12,6 +12,7 @@ import inspect
 import math
 import os
 import random
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager
@@ -62,6 +63,8 @@ def prefer_folder(folder: str) -> None:
 
 _variants: dict[tuple[str, str], ModuleType] = {}
 BATCH = "batch"  # name of the parameter for the number of samples
+# Names that exporters give to unnamed axes: `s77`, `unk__12`, `N`, `dim0`.
+UNNAMED = re.compile(r"(s|u|unk_*|dim_?|axis_?|d|n|b)?\d*", re.IGNORECASE)
 DEFAULT_NAMES = ("model", "Model")
 
 
@@ -265,6 +268,18 @@ def parameter_names(function: Any, *, without: Sequence[str] = ()) -> list[str]:
     except (TypeError, ValueError):
         return []
     return [name for name in names if name not in without]
+
+
+def axis_name(symbol: str, tensor: str, index: int) -> str:
+    """Name of the size parameter for a free axis of an exported file.
+
+    The first axis is the batch if its symbol is unnamed or contains "batch". Other unnamed axes are called
+    after their tensor, since exporters number them differently each time.
+    """
+    is_unnamed = UNNAMED.fullmatch(symbol) is not None
+    if index == 0 and (is_unnamed or BATCH in symbol.lower()):
+        return BATCH
+    return re.sub(r"\W+", "_", f"{tensor}_{index}" if is_unnamed else symbol).strip("_")
 
 
 def seed_everything(number: int) -> None:

@@ -55,10 +55,11 @@ def graph_of(spec: ModelSpec, params: Mapping[str, Scalar]) -> dict[str, Any]:
     parameter_count = sum(parameter.numel() for parameter in module.parameters())
     constants = len(constant_parameters(module))
     generates = transformers_model.is_language_model(module)
-    unread = (
-        transformers_model.unread_floats(module, arrays[transformers_model.TOKENS].size) if spec.step else 0
-    )
-    form = usage.form_of(torch_module.example_inputs(spec, params, module, 0), torch.is_tensor)
+    unread, setup = 0, {}
+    if spec.step:
+        unread = transformers_model.unread_floats(module, arrays[transformers_model.TOKENS].size)
+    else:
+        setup = usage.torch_setup(spec, params, module, torch_module.example_inputs(spec, params, module, 0))
     try:
         operators, flops, output = _trace(module.to("meta"), arrays, arguments, "meta")
     except Exception:  # noqa: BLE001 - modules that branch on values raise anything on the meta device
@@ -89,7 +90,7 @@ def graph_of(spec: ModelSpec, params: Mapping[str, Scalar]) -> dict[str, Any]:
         "product_weights": product_weights(module),
         "integers": [name for name, output_ in outputs.items() if not output_.is_floating_point()],
         "places": torch_module.output_paths(output),
-        "form": form,
+        **setup,
     }
 
 

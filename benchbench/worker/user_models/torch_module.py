@@ -18,7 +18,7 @@ from benchbench.arrays import AnyArray
 from benchbench.errors import one_line
 from benchbench.model.case import Scalar
 from benchbench.model.user_model import ModelSpec
-from benchbench.worker.user_models import input_file, transformers_model
+from benchbench.worker.user_models import input_file, torch_program, transformers_model
 from benchbench.worker.user_models.source import (
     LoadedModel,
     ModelMistake,
@@ -45,6 +45,8 @@ def load(spec: ModelSpec) -> LoadedModel:
     with in_model_folder(spec):
         if spec.is_config:
             return input_file.with_file_sizes(spec, transformers_model.load(spec))
+        if spec.is_program:
+            return input_file.with_file_sizes(spec, torch_program.load(spec))
         if find_spec("tensorflow"):
             # The file may import it, as tensorboard does. A later import of triton would abort the process,
             # since it loads another LLVM. The other order is safe.

@@ -390,7 +390,17 @@ def graph_of(spec: ModelSpec, sizes: Mapping[str, Scalar]) -> dict[str, Any]:
     shapes = [[name, list(tensor.shape)] for name, tensor in tensors.items()]
     parameter_count = sum(parameter.numel() for parameter in module.parameters())
     constants = len(torch_graph.constant_parameters(module))
-    form = usage.form_of(torch_module.example_inputs(spec, sizes, module, 0), torch.is_tensor)
+    objective = objective_of(spec)
+    setup = usage.training_setup(
+        spec,
+        sizes,
+        module,
+        torch_module.example_inputs(spec, sizes, module, 0),
+        objective,
+        _draw_targets(spec, sizes, 0),
+        optimizer_of(spec, sizes, module, fused=True),
+        takes_inputs=_takes_inputs(objective),
+    )
     try:
         operators, flops, state_count, optimizer_settings = _trace(
             spec, sizes, module.to("meta"), arrays, "meta"
@@ -421,7 +431,7 @@ def graph_of(spec: ModelSpec, sizes: Mapping[str, Scalar]) -> dict[str, Any]:
         "takes": [array_type(array.dtype, array.shape) for array in arrays.values()],
         "gives": [LOSS],
         "drops": disable_dropout(module),
-        "form": form,
+        **setup,
     }
 
 

@@ -15,7 +15,13 @@ from benchbench.model.case import STREAMS, Dtype, Scalar
 from benchbench.model.measurement import Cost, ModelFacts
 from benchbench.model.user_model import DECODE, KINDS, PREFILL, ModelSpec, counted_items
 from benchbench.worker.random_cache import cached_arrays, cached_result
-from benchbench.worker.user_models import input_file, torch_graph, torch_module, transformers_model
+from benchbench.worker.user_models import (
+    input_file,
+    torch_graph,
+    torch_module,
+    torch_program,
+    transformers_model,
+)
 from benchbench.worker.user_models.source import BATCH, LoadedModel
 from benchbench.workloads.base import DeviceContext, Draw, Operation, Program, Workload
 from benchbench.workloads.program import without_gradients
@@ -243,6 +249,8 @@ class TorchWorkload(ModelWorkload):
     def module(self, arrays: Arrays, device: Any, dtype: Any) -> Any:
         """Build the module and load these weights."""
         module = torch_module.build(self.spec, self.sizes).to(device=device, dtype=dtype)
+        if self.spec.is_program:
+            torch_program.place_on(module, device)
         load_weights(module, arrays)
         return module
 
@@ -345,7 +353,10 @@ def make_weights(workload: TorchWorkload) -> dict[str, AnyArray]:
             noise = Draw(Dtype.FLOAT32).normal(name, *tensor.shape, scale=NOISE_SCALE)
             tensor.add_(torch.from_numpy(np.asarray(noise)).to(tensor.dtype))
     norms = [norm for norm in module.modules() if isinstance(norm, torch.nn.modules.batchnorm._BatchNorm)]
-    if any(norm.track_running_stats for norm in norms):
+    has_norms = any(norm.track_running_stats for norm in norms)
+    if workload.spec.is_program:
+        has_norms = torch_program.normalise_by_batch(module)
+    if has_norms:
         inputs, arguments = torch_module.make_inputs(workload.spec, workload.sizes, module, 0)
         wide = module.double()
         for norm in norms:
