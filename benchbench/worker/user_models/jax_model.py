@@ -366,7 +366,7 @@ def graph_of(spec: ModelSpec, params: Mapping[str, Scalar]) -> dict[str, Any]:
         "takes_images": False,
         "integers": [name for name, array in outputs.items() if "float" not in str(array.dtype)],
         "places": {},
-        **usage.jax_setup(spec, params, inputs),
+        **_setup(spec, params, inputs),
     }
 
 
@@ -510,3 +510,61 @@ class JaxInference(ModelOperation):
             return weights, *self.tensors(arrays, context.put)[1].values()
 
         return Program(step, make_inputs(arrays), inputs_of=make_inputs)
+
+
+def _setup(spec: ModelSpec, sizes: Mapping[str, Scalar], inputs: Any) -> dict[str, Any]:
+    """Setup of a JAX function or module with these example inputs: `model(params, *inputs)`."""
+    loaded, file = load(spec), import_model_file(spec)
+    imports, prefix = usage.source_of(spec)
+    name = f"{prefix}{loaded.attribute}"
+    form = usage.form_of(inputs, lambda _: True)
+    lines: list[str] = []
+    if spec.input:
+        imports.append("import numpy")
+        lines += usage.stored_inputs(spec, form, "{}")
+    else:
+        lines += usage.inputs_line(loaded.inputs, prefix, sizes, loaded.input_sizes)
+    attribute, params = getattr(file, loaded.attribute), getattr(file, "params", None)
+    arguments = usage.CALLS[form]
+    keys = {KEY: "jax.random.PRNGKey(0)", RNGS: "nnx.Rngs(0)"}
+
+    def construct(function: Any, name: str) -> str:
+        if not inspect.isroutine(function) and not inspect.isclass(function):
+            return name
+        parameters = inspect.signature(
+            function.__init__ if inspect.isclass(function) else function
+        ).parameters.values()
+        required = {parameter.name for parameter in parameters if parameter.default is parameter.empty}
+        more = [f"{key}={value}" for key, value in keys.items() if key in required]
+        return usage.call(name, sizes, loaded.model_sizes, *more)
+
+    if params is not None:
+        lines.append(f"params = {construct(params, f'{prefix}params')}")
+        lines.append(f"model = {name}{'.apply' if hasattr(attribute, 'apply') else ''}")
+        return {"setup": [["import jax", *imports], lines], "form": form}
+    lines.append(f"module = {construct(attribute, name)}")
+    module = module_of(spec, sizes)
+    if isinstance(module, tuple):
+        lines[-1] = lines[-1].replace("module =", "model, params =")
+        if hasattr(module[0], "apply"):
+            lines.append("model = model.apply")
+    elif hasattr(module, "init") and hasattr(module, "apply"):
+        lines.append(f"model, params = module.apply, module.init(jax.random.PRNGKey(0), {arguments})")
+    elif is_nnx(module):
+        imports.append("from flax import nnx")
+        rngs = ", rngs=nnx.Rngs(0)" if needs(module, RNGS) else ""
+        lines += [
+            "module.eval()",
+            "graph, params = nnx.split(module)",
+            f"model = lambda params, *args, **kwargs: nnx.merge(graph, params)(*args, **kwargs{rngs})",
+        ]
+    elif hasattr(module, "__dataclass_fields__"):
+        imports.append("import equinox")
+        key = ", key=jax.random.PRNGKey(0)" if needs(module, KEY) else ""
+        lines += [
+            "params, static = equinox.partition(equinox.nn.inference_mode(module), equinox.is_array)",
+            f"model = lambda params, *args, **kwargs: equinox.combine(params, static)(*args, **kwargs{key})",
+        ]
+    else:
+        lines += ["params = module", "model = lambda params, *args, **kwargs: params(*args, **kwargs)"]
+    return {"setup": [["import jax", *imports], lines], "form": form}

@@ -283,7 +283,7 @@ def torch_setup(spec: ModelSpec, sizes: Mapping[str, Scalar], module: Any, input
     example = getattr(module, "example_inputs", None)
     if spec.input:
         imports.append("import numpy")
-        lines += _file_inputs(spec, form, "torch.from_numpy({})")
+        lines += stored_inputs(spec, form, "torch.from_numpy({})")
     elif callable(file_inputs):
         lines += inputs_line(file_inputs, prefix, sizes, loaded.input_sizes)
     elif spec.is_program and form not in (ONE, TUPLE, DICT):
@@ -300,7 +300,7 @@ def torch_setup(spec: ModelSpec, sizes: Mapping[str, Scalar], module: Any, input
     return {"setup": [imports, lines], "form": form}
 
 
-def _file_inputs(spec: ModelSpec, form: str, convert: str) -> list[str]:
+def stored_inputs(spec: ModelSpec, form: str, convert: str) -> list[str]:
     """Lines that read the inputs from the user's file."""
     arrays, path = input_file.read_arrays(spec.input), PurePath(spec.input)
     folder = PurePath(spec.folder)
@@ -393,7 +393,7 @@ def keras_setup(spec: ModelSpec, sizes: Mapping[str, Scalar], model: Any, inputs
     form = form_of(inputs, lambda value: not keras.tree.is_nested(value))
     if spec.input:
         imports.append("import numpy")
-        lines += _file_inputs(spec, form, "{}")
+        lines += stored_inputs(spec, form, "{}")
     elif loaded.inputs:
         lines += inputs_line(loaded.inputs, prefix, sizes, loaded.input_sizes)
     else:
@@ -406,69 +406,9 @@ def keras_setup(spec: ModelSpec, sizes: Mapping[str, Scalar], model: Any, inputs
     return {"setup": [imports, lines], "form": form}
 
 
-def jax_setup(spec: ModelSpec, sizes: Mapping[str, Scalar], inputs: Any) -> dict[str, Any]:
-    """Setup of a JAX function or module with these example inputs: `model(params, *inputs)`."""
-    from benchbench.worker.user_models import jax_model
-
-    loaded, file = jax_model.load(spec), import_model_file(spec)
-    imports, prefix = source_of(spec)
-    name = f"{prefix}{loaded.attribute}"
-    form = form_of(inputs, lambda _: True)
-    lines: list[str] = []
-    if spec.input:
-        imports.append("import numpy")
-        lines += _file_inputs(spec, form, "{}")
-    else:
-        lines += inputs_line(loaded.inputs, prefix, sizes, loaded.input_sizes)
-    attribute, params = getattr(file, loaded.attribute), getattr(file, "params", None)
-    arguments = CALLS[form]
-    keys = {jax_model.KEY: "jax.random.PRNGKey(0)", jax_model.RNGS: "nnx.Rngs(0)"}
-
-    def construct(function: Any, name: str) -> str:
-        if not inspect.isroutine(function) and not inspect.isclass(function):
-            return name
-        parameters = inspect.signature(
-            function.__init__ if inspect.isclass(function) else function
-        ).parameters.values()
-        required = {parameter.name for parameter in parameters if parameter.default is parameter.empty}
-        more = [f"{key}={value}" for key, value in keys.items() if key in required]
-        return call(name, sizes, loaded.model_sizes, *more)
-
-    if params is not None:
-        lines.append(f"params = {construct(params, f'{prefix}params')}")
-        lines.append(f"model = {name}{'.apply' if hasattr(attribute, 'apply') else ''}")
-        return {"setup": [["import jax", *imports], lines], "form": form}
-    lines.append(f"module = {construct(attribute, name)}")
-    module = jax_model.module_of(spec, sizes)
-    if isinstance(module, tuple):
-        lines[-1] = lines[-1].replace("module =", "model, params =")
-        if hasattr(module[0], "apply"):
-            lines.append("model = model.apply")
-    elif hasattr(module, "init") and hasattr(module, "apply"):
-        lines.append(f"model, params = module.apply, module.init(jax.random.PRNGKey(0), {arguments})")
-    elif jax_model.is_nnx(module):
-        imports.append("from flax import nnx")
-        rngs = ", rngs=nnx.Rngs(0)" if jax_model.needs(module, jax_model.RNGS) else ""
-        lines += [
-            "module.eval()",
-            "graph, params = nnx.split(module)",
-            f"model = lambda params, *args, **kwargs: nnx.merge(graph, params)(*args, **kwargs{rngs})",
-        ]
-    elif hasattr(module, "__dataclass_fields__"):
-        imports.append("import equinox")
-        key = ", key=jax.random.PRNGKey(0)" if jax_model.needs(module, jax_model.KEY) else ""
-        lines += [
-            "params, static = equinox.partition(equinox.nn.inference_mode(module), equinox.is_array)",
-            f"model = lambda params, *args, **kwargs: equinox.combine(params, static)(*args, **kwargs{key})",
-        ]
-    else:
-        lines += ["params = module", "model = lambda params, *args, **kwargs: params(*args, **kwargs)"]
-    return {"setup": [["import jax", *imports], lines], "form": form}
-
-
 def onnx_setup(spec: ModelSpec, arrays: Mapping[str, AnyArray]) -> dict[str, Any]:
     """Setup of an ONNX file: its inputs by name."""
     lines = [f"inputs = {drawn(arrays, DICT, 'numpy')}"]
     if spec.input:
-        lines = _file_inputs(spec, DICT, "{}")
+        lines = stored_inputs(spec, DICT, "{}")
     return {"setup": [["import numpy"], lines], "form": DICT}
