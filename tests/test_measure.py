@@ -33,6 +33,7 @@ from benchbench.timing.sampling import (
     Samples,
     batch_size,
     block_size,
+    is_precise,
     is_settled,
     keeps_level,
     measure_steps,
@@ -73,6 +74,18 @@ def test_a_block_is_the_smallest_power_of_two_that_hides_the_timer_cost(
     count, blocks = block_size(script.step, script, cost_s)
     assert count == iterations
     assert min(blocks) >= min(max(1e-3, 1000 * cost_s), 0.25)
+
+
+def test_both_blocks_of_a_size_have_to_be_long_enough() -> None:
+    script = Script(chain([5e-4], repeat(2e-3)))
+    assert block_size(script.step, script, 0.0)[0] == 2
+
+
+@pytest.mark.parametrize(("precision", "precise"), [(0.09, False), (0.11, True)])
+def test_half_the_interval_of_the_median_is_compared_with_the_precision(
+    precision: float, precise: bool
+) -> None:
+    assert is_precise([0.9] * 50 + [1.1] * 50, precision) is precise
 
 
 @pytest.mark.parametrize(
