@@ -53,6 +53,7 @@ FILES = {
     "latex": {"report.tex"},
     "markdown": {"report.md"},
     "png": {"throughput.png", "latency.png"},
+    "pytest-benchmark": {"0001_accelbench.json", "0002_accelbench.json", "0003_accelbench.json"},
     "svg": {"throughput.svg", "latency.svg"},
     "terminal": {"report.txt"},
 }

@@ -1,4 +1,4 @@
-"""Results of other tools as runs, without loss or invention."""
+"""Results of other tools as runs, and runs as files of pytest-benchmark, without loss or invention."""
 
 import gzip
 import json
@@ -7,21 +7,29 @@ import os
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from pytest_benchmark.stats import Stats
 
 from benchbench.analyse.rows import data_frame, flatten, rows
+from benchbench.documents.run import report_document
 from benchbench.errors import UnreadableInput, UsageError
+from benchbench.exporters.ci import benchmark_statistics, pytest_benchmark
 from benchbench.judging.comparison import compare_runs
 from benchbench.model.case import Verdict
 from benchbench.model.measurement import Measurement
-from benchbench.model.run import Record, Run
+from benchbench.model.run import Run
 from benchbench.store.imports import import_files
+from tests.factories import a_failure, a_record, a_run, some_rounds
 from tests.program import accelbench
+
+ORACLE: Any = Stats  # it has no type annotations
 
 BENCHMARKS = """
 import pytest
@@ -64,9 +72,16 @@ def benchmarks(text: bytes | str) -> dict[str, dict[str, Any]]:
     return {benchmark["fullname"]: benchmark for benchmark in json.loads(text)["benchmarks"]}
 
 
-def steps_of(record: Record) -> list[float]:
-    assert isinstance(record.outcome, Measurement)
-    return list(record.outcome.steps_s)
+def comparable(stats: dict[str, Any]) -> Any:
+    """Statistics for comparison: samples are rounded, and so outlier counts may differ."""
+    return {
+        name: pytest.approx(value, rel=1e-9, abs=1e-15) if name != "outliers" else mock.ANY
+        for name, value in stats.items()
+    }
+
+
+def exported(run: Run) -> list[dict[str, dict[str, Any]]]:
+    return [benchmarks(content) for content in pytest_benchmark(report_document(run)).values()]
 
 
 def a_file(folder: Path, *benchmarks: dict[str, Any], name: str = "a.json", **over: Any) -> Path:
@@ -91,15 +106,26 @@ def a_benchmark(*data: float, iterations: int = 1, **over: Any) -> dict[str, Any
 
 
 @pytest.mark.real
-def test_every_sample_of_a_real_session_is_imported(files: list[Path]) -> None:
-    run = import_files(files)
-    for number, path in enumerate(files):
+def test_every_statistic_of_a_real_session_survives_import_and_export(files: list[Path]) -> None:
+    back = exported(import_files(files))
+    assert len(back) == 3
+    for path, exported_benchmarks in zip(files, back, strict=True):
         original = benchmarks(path.read_text())
-        steps = {record.case.workload: steps_of(record) for record in run.records if record.round == number}
         assert len(original) == 8
-        assert steps == {
-            name: pytest.approx(benchmark["stats"]["data"]) for name, benchmark in original.items()
-        }
+        for name, benchmark in original.items():
+            assert exported_benchmarks[name]["stats"] == comparable(benchmark["stats"])
+            assert {key: exported_benchmarks[name][key] for key in ("name", "param")} == {
+                key: benchmark[key] for key in ("name", "param")
+            }
+
+
+@pytest.mark.real
+def test_pytest_benchmark_reads_exported_files(files: list[Path], tmp_path: Path) -> None:
+    for name, content in pytest_benchmark(report_document(import_files(files[:1]))).items():
+        (tmp_path / name).write_bytes(content)
+    command = [sys.executable, "-m", "pytest_benchmark", "compare", "0001_accelbench.json"]
+    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert "8 tests" in process.stdout, process.stderr
 
 
 @pytest.mark.real
@@ -191,6 +217,10 @@ def test_a_run_is_filed_under_the_commit_that_all_files_name(
     files = [a_file(tmp_path, name=f"{n}.json", commit_info=commit) for n, commit in enumerate(commits)]
     run = import_files(files)
     assert run.info.tags == tags
+    (content, *_) = pytest_benchmark(report_document(run)).values()
+    back = json.loads(content)["commit_info"]
+    name = tags.get("commit", "unversioned")
+    assert (back["id"], back["dirty"]) == (name.removesuffix("-dirty"), name.endswith("-dirty"))
 
 
 def test_tags_of_the_command_line_override_those_of_the_file(tmp_path: Path) -> None:
@@ -371,33 +401,56 @@ def test_files_of_two_tools_are_refused(tmp_path: Path) -> None:
 
 @given(st.lists(st.floats(1e-9, 1e3), min_size=1, max_size=20), st.integers(1, 10**7))
 @settings(max_examples=100)
-def test_samples_are_imported_unchanged(blocks: list[float], iterations: int) -> None:
+def test_samples_survive_import_and_export(blocks: list[float], iterations: int) -> None:
     data = [block / iterations for block in blocks]  # statistics stored by pytest-benchmark
     with tempfile.TemporaryDirectory() as folder:
         run = import_files([a_file(Path(folder), a_benchmark(*data, iterations=iterations))])
-    assert steps_of(run.records[0]) == pytest.approx(data, rel=1e-15)
+    assert exported(run)[0]["test_a.py::test_it"]["stats"]["data"] == pytest.approx(data, rel=1e-15)
+
+
+@given(st.lists(st.floats(1e-9, 1e3), min_size=1, max_size=50))
+def test_exported_statistics_equal_those_of_pytest_benchmark(data: list[float]) -> None:
+    stats: Any = ORACLE()
+    for value in data:
+        stats.update(value)
+    assert benchmark_statistics(data) == stats.as_dict()
 
 
 @given(st.floats(0, 1e-6))
-def test_the_smallest_samples_are_imported(value: float) -> None:
+def test_the_smallest_samples_are_exported(value: float) -> None:
     assume(value / 2 > 0)
     with tempfile.TemporaryDirectory() as folder:
         run = import_files([a_file(Path(folder), a_benchmark(value))])
-    (step,) = steps_of(run.records[0])
-    assert math.isclose(step, value)
+    outcome = run.records[0].outcome
+    assert isinstance(outcome, Measurement)
+    assert math.isclose(outcome.block_s[0], value)
 
 
-# Commands
+# Runs of accelbench
+
+
+def test_each_round_is_exported_as_a_file_without_failures() -> None:
+    records = [*some_rounds(1e-3, 2e-3), a_record(a_failure(), case=replace(a_record().case, workload="x"))]
+    first, second = exported(a_run(records))
+    name = "gemm(m=64,n=64,k=64)/float32/eager@torch:cpu"
+    assert list(first) == list(second) == [name]
+    assert first[name]["stats"]["median"] == pytest.approx(1e-3)
+    assert first[name]["stats"]["iterations"] == 10
+    assert second[name]["stats"]["median"] == pytest.approx(2e-3)
 
 
 @pytest.mark.real
-def test_imported_runs_are_reported_and_compared(files: list[Path], tmp_path: Path) -> None:
+def test_import_and_export_commands_work(files: list[Path], tmp_path: Path) -> None:
     accelbench("import", *map(str, files), cwd=tmp_path)
     process = accelbench("import", str(files[0]), "--tag", "branch=main", cwd=tmp_path)
     assert "accelbench report" in process.stderr
     assert "1 value of branch in 1 run" in accelbench("history", "--by", "branch", cwd=tmp_path).stdout
     assert "insufficient" in accelbench("compare", "latest~1", "latest", cwd=tmp_path).stdout
     assert "call/s" in accelbench("report", "--format", "markdown", cwd=tmp_path).stdout
+    text = accelbench("export", "latest", "--to", "pytest-benchmark", cwd=tmp_path).stdout
+    assert {name: benchmark["stats"] for name, benchmark in benchmarks(text).items()} == {
+        name: comparable(benchmark["stats"]) for name, benchmark in benchmarks(files[0].read_text()).items()
+    }
 
 
 def test_a_missing_file_is_an_error_and_nothing_is_stored(tmp_path: Path) -> None:

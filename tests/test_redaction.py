@@ -159,7 +159,7 @@ def test_x15_canaries_are_found_in_no_output(tmp_path: Path) -> None:
     measure = ("run", "-w", "leaky,gemm", "-b", "fake", "--rounds", "1", "--tag", tag, "--results", place)
     outputs = [accelbench(*measure, cwd=home, code=4, **environment)]
     verbs = ["report", "list runs", "history", "baseline set main --accept", "compare latest latest"]
-    formats = ["junit", "github", "json", "csv", "markdown"]
+    formats = ["junit", "github", "json", "csv", "markdown", "pytest-benchmark"]
     verbs += [f"export latest --to {name} -o out/{name}" for name in formats]
     outputs += [accelbench(*verb.split(), cwd=home, **environment) for verb in verbs]
     texts = {f"answer {number}": output.stdout + output.stderr for number, output in enumerate(outputs)}

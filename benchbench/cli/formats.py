@@ -166,7 +166,7 @@ def write_outputs(requested: Sequence[Output], run: Run, verdicts: Sequence[Case
 
 def _parse_output(text: str) -> Output:
     name, _, path = text.partition("=")
-    available = [known for known, kind in FORMATS.items() if kind.of_run]
+    available = [known for known, kind in FORMATS.items() if kind.ci]
     if name not in available:
         raise UsageError(f"--out does not write {name}.", f"It writes {', '.join(available)}.")
     if not path and name != "github":

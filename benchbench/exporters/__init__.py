@@ -20,25 +20,28 @@ class Format:
     """Output format.
 
     `extension`: of its files, without the dot. `function`: `module:name` below this package. `pictures`: a
-    file per plot, not one text. `of_run`: only for the report of a run, for a CI service; `--out` writes it.
+    file per plot, not one text. `of_run`: only for the report of a run, read by another program. `ci`:
+    written by `--out`.
     """
 
     extension: str
     function: str
     pictures: bool = False
     of_run: bool = False
+    ci: bool = False
 
 
 FORMATS = {
     "csv": Format("csv", "text:csv_file"),
-    "gha-benchmark": Format("json", "ci:gha_benchmark", of_run=True),
-    "github": Format("md", "ci:github", of_run=True),
+    "gha-benchmark": Format("json", "ci:gha_benchmark", of_run=True, ci=True),
+    "github": Format("md", "ci:github", of_run=True, ci=True),
     "html": Format("html", "page:html_page"),
     "json": Format("json", "text:json_file"),
-    "junit": Format("xml", "ci:junit", of_run=True),
+    "junit": Format("xml", "ci:junit", of_run=True, ci=True),
     "latex": Format("tex", "text:latex"),
     "markdown": Format("md", "text:markdown"),
     "png": Format("png", "plots:png", pictures=True),
+    "pytest-benchmark": Format("json", "ci:pytest_benchmark", of_run=True),
     "svg": Format("svg", "plots:svg", pictures=True),
     "terminal": Format("txt", "terminal:terminal"),
 }
