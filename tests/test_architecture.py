@@ -290,7 +290,7 @@ def test_one_entry_adds_a_metric_everywhere(tmp_path: Path) -> None:
     def parsed(*arguments: str) -> Any:
         return json.loads(output_of(*arguments, "--format", "json"))
 
-    (row,) = parsed("report", "latest")["metric_rows"]
+    (row,) = parsed("report", "latest")["rows"]
     assert row["slowest_s"] == pytest.approx(0.00202)
     assert "2.02 ms" in output_of("report", "latest", "--columns", "latency,slowest_s")
     (verdict,) = parsed("compare", "latest~1", "latest", "--metric", "slowest_s")["verdicts"]
