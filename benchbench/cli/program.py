@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 STORED = "nothing that was stored is lost"
 NOTHING_TO_KEEP = "nothing was stored"
+MAX_IMPORT_S = 3.0  # until a verb is called
 GC_THRESHOLD = 50_000  # allocations between collections; Python's 700 takes a fifth of a long report
 
 
@@ -53,10 +54,15 @@ def signals(interruption_message: Callable[[], str] = lambda: NOTHING_TO_KEEP) -
 
 
 def process_start() -> float:
-    """Time at which this process started, in seconds since the epoch."""
+    """Time at which this program started, in seconds since the epoch.
+
+    A shell that replaces itself by its last command has started before, so older times do not count.
+    """
+    import time
+
     import psutil
 
-    return psutil.Process().create_time()
+    return max(psutil.Process().create_time(), time.time() - MAX_IMPORT_S)
 
 
 def _exit_at_once(number: int, _frame: FrameType | None) -> None:
