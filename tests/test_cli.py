@@ -16,6 +16,7 @@ import typer
 from inline_snapshot import snapshot
 
 from benchbench.cli.app import EXAMPLES, app, arranged, import_commands
+from benchbench.cli.program import process_start
 from tests.program import accelbench, processes_mentioning, records, rows, start_accelbench, wait_for
 
 FAKE = ("run", "-b", "fake", "-d", "cpu", "--quick")
@@ -406,3 +407,12 @@ def test_verbose_prints_a_summary_of_the_time_spent(tmp_path: Path) -> None:
 def test_without_a_command_the_usage_is_shown_once(tmp_path: Path) -> None:
     process = accelbench(cwd=tmp_path, code=2)
     assert (process.stdout + process.stderr).count("Usage: accelbench") == 1
+
+
+@pytest.mark.parametrize(("created", "start"), [(999.5, 999.5), (900.0, 997.0)])
+def test_a_shell_that_the_program_replaces_does_not_count(
+    monkeypatch: pytest.MonkeyPatch, created: float, start: float
+) -> None:
+    monkeypatch.setattr("time.time", lambda: 1000.0)
+    monkeypatch.setattr("psutil.Process.create_time", lambda _: created)
+    assert process_start() == start
