@@ -7,6 +7,7 @@ under common columns, as many as fit; other tables are grids.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress, zip_longest
@@ -343,8 +344,9 @@ def _narrowest(texts: Sequence[str], lines: int, minimum: int) -> int:
     for text in texts:
         if _length(text) <= width:
             break
-        while len(fold_line(text, width)) > lines:
-            width += 1
+        width += bisect_left(
+            range(width, _length(text)), True, key=lambda room: len(fold_line(text, room)) <= lines
+        )
     return width
 
 
