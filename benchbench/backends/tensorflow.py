@@ -408,7 +408,7 @@ class TensorFlowSession(Session):
 def _tracing(folder: Path) -> Iterator[None]:
     import tensorflow as tf
 
-    # The default, 2, omits kernels that TensorFlow considers cheap.
+    # The default, 2, omits kernels that TensorFlow considers cheap; 2.21 omits them at every level.
     options = tf.profiler.experimental.ProfilerOptions(host_tracer_level=3)
     tf.profiler.experimental.start(str(folder), options=options)
     try:
