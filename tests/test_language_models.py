@@ -46,6 +46,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "n_positions": 48,
     },
     "gemma3_text": {**SIZES, "head_dim": 8, "sliding_window": 16},
+    "mixtral": {**SIZES, "num_local_experts": 8},
 }
 ENGINES = (("torch", "eager"), ("torch", "compile"), ("onnxruntime", "graph"), ("openvino", "graph"))
 
@@ -166,6 +167,16 @@ def test_bytes_of_a_decode_step_are_weights_and_cache(tmp_path: Path) -> None:
     unread = (48 - 1) * width  # of the positions only
     floats = weights - unread + 2 * 2 * 48 * width + 128
     assert tied.cost(Dtype.FLOAT32).bytes == 4 * floats + 8 * 2
+
+
+def test_a_step_of_a_mixture_reads_two_of_eight_experts(tmp_path: Path) -> None:
+    """An expert has three matrices of 32 by 64 in each of two layers."""
+    decode = write_step(tmp_path, "mixtral", DECODE)
+    module = torch_module.build(decode.spec, decode.sizes)
+    weights = sum(tensor.numel() for tensor in torch_module.tensors_of(module).values())
+    unread = (128 - 1) * 32 + 6 * 2 * 3 * 32 * 64  # rows of the table, and six of eight experts
+    floats = weights - unread + 2 * 2 * 48 * 16 + 128
+    assert decode.cost(Dtype.FLOAT32).bytes == 4 * floats + 8 * 2
 
 
 @pytest.mark.parametrize(

@@ -124,11 +124,12 @@ def _wide_module(
     """
     import torch
 
-    module = torch_module.build(workload.spec, workload.sizes).to(dtype=torch.float64)
+    module = torch_module.build(workload.spec, workload.sizes)
+    arguments = workload.arguments(module)  # in the module's dtype, since some kernels have no float64
+    module.to(dtype=torch.float64)
     if dtype is not Dtype.FLOAT64:
         torch_module.fix_default_eps(module)
     load_weights(module, arrays)
-    arguments = workload.arguments(module)
 
     def call(tensors: Mapping[str, Any]) -> dict[str, Any]:
         positional, keywords = arguments(tensors)

@@ -173,10 +173,15 @@ def _draw_cache(model: Any, batch: int, context: int) -> dict[str, Any]:
 
 
 def unread_floats(module: Any, tokens: int) -> int:
-    """Number of parameters in rows of embeddings that a step with this many tokens does not read.
+    """Number of parameters that a step with this many tokens need not read: rows of embeddings, and experts.
 
-    A table that is also the weight of a product is read as a whole.
+    A table that is also the weight of a product is read as a whole. Of a mixture, all tokens may choose the
+    same experts.
     """
+    return _unread_rows(module, tokens) + _unread_experts(module)
+
+
+def _unread_rows(module: Any, tokens: int) -> int:
     from torch import nn
 
     owners: dict[int, list[Any]] = {}
@@ -188,6 +193,20 @@ def unread_floats(module: Any, tokens: int) -> int:
         for part in module.modules()
         if isinstance(part, nn.Embedding)
         and all(isinstance(owner, nn.Embedding) for owner in owners[id(part.weight)])
+    )
+
+
+def _unread_experts(module: Any) -> int:
+    """Parameters of all experts but those of one token. The first of three axes is that of experts."""
+    config = module.model.config.get_text_config(decoder=True)
+    chosen = getattr(config, "num_experts_per_tok", None)
+    if not chosen:
+        return 0
+    return sum(
+        parameter[chosen:].numel()
+        for part in module.modules()
+        for parameter in part.parameters(recurse=False)
+        if parameter.dim() == 3 and parameter.shape[0] == getattr(part, "num_experts", None)
     )
 
 
