@@ -33,11 +33,16 @@ TOKENS = re.compile(  # secrets with a known form: GitHub, GitLab, AWS, Slack, G
     r"|xox[abeoprs]-[\w-]{10,}|AIza[\w-]{35}|hf_[A-Za-z0-9]{30,}|sk-[\w-]{20,}"
     r"|eyJ[\w-]{5,}\.[\w-]{5,}\.[\w-]*)"
 )
+# The folder in an advice to install an extra, as of `install_line`: `pip install -e '/src/accelbench[torch]'`
+CHECKOUT = re.compile(r"(pip install (?:-e )?'?)/[^'\[]*(?=\[)")
 SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH|COOKIE|SIGNATURE", re.IGNORECASE)
 
 
 def redaction(environment: Mapping[str, str], home: str, folder: str) -> Redaction:
-    """A function that hides secrets in a text, and replaces `home` by `~` and the folder `folder` by `.`."""
+    """A function that hides secrets in a text, and replaces `home` by `~` and the folder `folder` by `.`.
+
+    With either path, it also replaces the checkout in a command that installs an extra by `.`.
+    """
     values = {
         value
         for name, value in environment.items()
@@ -50,6 +55,7 @@ def redaction(environment: Mapping[str, str], home: str, folder: str) -> Redacti
         text = TOKENS.sub(HIDDEN, ADDRESS.sub("", text))
         text = OPTION.sub(rf"\1{HIDDEN}", NAMED.sub(rf"\1{HIDDEN}", text))
         text = hidden.sub(HIDDEN, text) if hidden else text
+        text = CHECKOUT.sub(r"\1.", text) if paths else text
         for path, short in paths:
             text = path.sub(short, text)
         return text

@@ -65,6 +65,9 @@ REDACT = redaction({"MY_API_KEY": CANARY, "SHORT_TOKEN": "yes", "PLAIN": "visibl
         ("no file /home/ada/models/x.bin", "no file ~/models/x.bin"),
         ("no file /home/adam/x", "no file /home/adam/x"),
         ("/srv/work/own.py, line 3", "./own.py, line 3"),
+        ("needs nncf (pip install -e '/opt/my src/bench[ov]')", "needs nncf (pip install -e '.[ov]')"),
+        ("→ pip install '/home/ada/bench[torch]'", "→ pip install '.[torch]'"),
+        ("pip install 'accelbench[jax]', /opt/x[0]", "pip install 'accelbench[jax]', /opt/x[0]"),
         (
             "gemm(m=64,n=64,k=64)/float32/eager@torch:cuda:0",
             "gemm(m=64,n=64,k=64)/float32/eager@torch:cuda:0",
