@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def _ranks() -> typer.Typer:
-    from benchbench.cli.ranks import ranks
+    from benchbench.cli.run import ranks
 
     return ranks
 

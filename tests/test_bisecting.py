@@ -18,7 +18,8 @@ from benchbench.judging.bisection import Estimate, SearchEnd, SearchResult, Sear
 from benchbench.launch.project import UserCode
 from benchbench.model.run import Run
 from benchbench.plan.revision import Version, releases, revisions
-from benchbench.running.bisecting import Bisection, BisectObserver, EndsOfCase, MeasuredPair
+from benchbench.running.bisecting import Bisection, EndsOfCase
+from benchbench.running.observer import MeasuredPair, RunObserver
 from benchbench.store import runs
 from tests.factories import a_case
 from tests.program import accelbench, environment, git, only, paced_by
@@ -271,7 +272,7 @@ def test_the_case_with_the_largest_step_is_searched(tmp_path: Path) -> None:
     assert {end["end"] for end in output["ends"] if end["case"].startswith("gemm(")} == {"no difference"}
 
 
-class Stopping(BisectObserver):
+class Stopping(RunObserver):
     def __init__(self, after: int) -> None:
         self._left = after
 
@@ -297,7 +298,7 @@ def test_an_interrupted_bisection_keeps_its_pairs(tmp_path: Path, monkeypatch: p
         benchbench.run(resume=interrupted[0].info.id)
 
 
-class Collecting(BisectObserver):
+class Collecting(RunObserver):
     def __init__(self) -> None:
         self.pairs: list[MeasuredPair] = []
 

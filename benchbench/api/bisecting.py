@@ -21,8 +21,9 @@ from benchbench.model.options import (
     takes_keywords,
 )
 from benchbench.plan.revision import Version, releases, revisions
-from benchbench.running.bisecting import Bisection, BisectObserver, BisectOptions, bisect_versions
+from benchbench.running.bisecting import Bisection, BisectOptions, bisect_versions
 from benchbench.running.measure import model_specs
+from benchbench.running.observer import RunObserver
 from benchbench.store.selectors import results_folder
 
 MOST = 100  # pairs of processes
@@ -45,7 +46,7 @@ def bisect(
     variant: str = "",
     profile: bool = True,
     results: str | Path | None = None,
-    observer: BisectObserver | None = None,
+    observer: RunObserver | None = None,
     options: MeasureOptions | None = None,
     **keywords: Unpack[MeasureKeywords],
 ) -> Bisection:
@@ -70,7 +71,7 @@ def bisect(
         variant=variant,
         profile=profile,
     )
-    return bisect_versions(request, results_folder(results), observer or BisectObserver())
+    return bisect_versions(request, results_folder(results), observer or RunObserver())
 
 
 def _row(

@@ -1,4 +1,4 @@
-"""The command line: a file per command, small ones together. Only this package prints or exits."""
+"""The command line: a file per subject. Only this package prints or exits."""
 
 from benchbench.cli.program import main
 

@@ -92,27 +92,16 @@ def _with_example_lines(text: str) -> str:
 MEASURE, COMPARE, EXPLAIN = "Measure and report", "Compare", "Explain"  # panels of `--help`
 INSPECT, EXCHANGE = "Inspect", "Other tools"
 VERBS = {  # in the order of `--help`, with the file in this folder that defines each
-    "run": "run",
-    "fleet": "fleet",
-    "time": "time",
+    **dict.fromkeys(("run", "fleet", "time"), "run"),
     "report": "report",
     "compare": "compare",
-    "check": "check",
-    "baseline": "baseline",
-    "history": "history",
-    "bisect": "bisect",
+    **dict.fromkeys(("check", "baseline"), "check"),
+    **dict.fromkeys(("history", "bisect"), "compare"),
     "site": "report",
-    "hardware": "hardware",
-    "profile": "profile",
-    "doctor": "doctor",
-    "list": "listing",
-    "devices": "listing",
-    "env": "env",
-    "runs": "runs",
-    "merge": "runs",
-    "validate": "runs",
-    "export": "export",
-    "import": "export",
+    "hardware": "compare",
+    "profile": "report",
+    **dict.fromkeys(("doctor", "list", "devices", "env"), "inspect"),
+    **dict.fromkeys(("runs", "merge", "validate", "export", "import"), "runs"),
 }
 
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from benchbench.cli.screen import print_message
+from benchbench.cli.screen import plain_text, print_message
 from benchbench.cluster.fleet import FleetObserver
 from benchbench.cluster.machines import ShareState
 from benchbench.cluster.receiver import ShareProgress
@@ -18,7 +18,6 @@ from benchbench.running import observer
 
 if TYPE_CHECKING:
     from rich.table import Table
-    from rich.text import Text
 
 
 class FleetLines(FleetObserver):
@@ -76,9 +75,7 @@ class LiveTable:
 
     def print(self, text: str) -> None:
         """Print a line above the table."""
-        from rich.text import Text
-
-        self._live.console.print(Text(text), highlight=False)
+        self._live.console.out(text, highlight=False)
 
     def close(self) -> None:
         """Remove the table."""
@@ -94,12 +91,5 @@ def progress_table(shares: Sequence[ShareProgress]) -> Table:
         is_over = share.state in (ShareState.DONE, ShareState.LOST, ShareState.FAILED)
         now = events_text(share) if is_over else share.stage
         cases = f"{share.finished} of {share.cases}" if share.cases else ""
-        cells = map(visible, (share.machine, share.kind, share.state.value, cases, now))
-        table.add_row(*map(_plain_text, cells))
+        table.add_row(*map(plain_text, (share.machine, share.kind, share.state.value, cases, now)))
     return table
-
-
-def _plain_text(text: str) -> Text:
-    from rich.text import Text
-
-    return Text(text, no_wrap=True, overflow="ellipsis")

@@ -77,6 +77,14 @@ FormatOption = Annotated[
         callback=checked_text,
     ),
 ]
+FileFormatOption = Annotated[
+    str | None,
+    option(
+        "--format",
+        text="Format, as for report; overrides the extension of -o.",
+        callback=checked_any,
+    ),
+]
 OutOption = Annotated[
     Names, option("--out", text="Also write for CI: github, junit=FILE, gha-benchmark=DIR.")
 ]

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchbench.analyse.roofline import Ceiling
-from benchbench.cli.screen import print_code, print_message
+from benchbench.cli.screen import plain_text, print_code, print_message
 from benchbench.documents.answers import answer
 from benchbench.documents.plan import SIDES, left_out_summary, run_summary, time_left, time_split
 from benchbench.documents.run_table import short_title
 from benchbench.documents.short_names import VaryingParams, varying_params
 from benchbench.errors import UnreadableInput
-from benchbench.format import at_words, count_of, duration, seconds, visible
+from benchbench.format import at_words, count_of, duration, seconds, significant, visible
 from benchbench.judging.ranking import judge_records, work_key
 from benchbench.machine.conditions import step_s
 from benchbench.model.case import Case
@@ -25,11 +25,12 @@ from benchbench.model.profile import Profiled
 from benchbench.model.run import Record, Run, RunInfo
 from benchbench.redaction import hide_secrets, process_redaction
 from benchbench.running import observer
-from benchbench.running.observer import RunObserver, RunProgress
+from benchbench.running.observer import MeasuredPair, RunObserver, RunProgress
 from benchbench.store.selectors import results_option
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.status import Status
 
 ANSWERS = 8  # works whose answers fit below the table
 
@@ -112,13 +113,10 @@ class LiveTable:
         )
         self._bar.update(time_left.done)
         status = Table.grid(padding=(0, 1))
-        status.add_row(self._bar, Text(text), Text(self._stage, overflow="ellipsis", no_wrap=True))
+        status.add_row(self._bar, Text(text), plain_text(self._stage))
         parts: list[RenderableType] = [*self._heat_parts(), status]
         visible_answers = [(work, line) for work, line in self._answers.items() if line][-ANSWERS:]
-        parts += [
-            Text(visible(self._redact(f"{work}: {line}")), overflow="ellipsis", no_wrap=True)
-            for work, line in visible_answers
-        ]
+        parts += [plain_text(self._redact(f"{work}: {line}")) for work, line in visible_answers]
         if (more := len(self._answers) - ANSWERS) > 0:
             parts.append(Text(f"and {count_of(more, 'work')} before", style="dim"))
         return Group(*parts)
@@ -132,7 +130,7 @@ class LiveTable:
             return []
         planned = self._infos[0].policy.rounds
         heat = f"heat {self._number + 1} of {max(planned, self._number + 1)}"
-        title = visible(self._redact(f"{work_title(self._cases[0][1], self._differing)}   {heat}"))
+        title = self._redact(f"{work_title(self._cases[0][1], self._differing)}   {heat}")
         table = Table(box=None, padding=(0, 2, 0, 0))
         for column in ("", "latency", "ratio", ""):
             table.add_column(column, justify="right" if column else "left")
@@ -146,7 +144,7 @@ class LiveTable:
             table.add_row(
                 *map(Text, (visible(self._redact(name)), latency, ratio, self._states.get(index, "waiting")))
             )
-        return [Text(title, style="bold", overflow="ellipsis", no_wrap=True), table]
+        return [plain_text(title, "bold"), table]
 
     def _step_s(self, side: int, case: Case) -> float | None:
         """Median step of the case's last process in seconds; None without one."""
@@ -217,7 +215,7 @@ class Lines(RunObserver):
     def stage(self, text: str) -> None:
         """Show the stage on a terminal. Logs have only lines of results."""
         if self._table:
-            self._table.describe(visible(self._hide(text)))
+            self._table.describe(self._hide(text))
 
     def begin(self, infos: Sequence[RunInfo]) -> None:
         """Print the omitted cases, then start the table if there is a terminal."""
@@ -324,3 +322,53 @@ def heat_line(heat: Sequence[tuple[int, Record]], sides: Sequence[str], differin
             results.append((step, f"{name} {seconds(step)}{'' if outcome.steady else ' (still warming up)'}"))
     title, number = work_title(heat[0][1].case, differing), heat[0][1].round + 1
     return f"heat {number}  {title}: {', '.join(text for _, text in sorted(results))}"
+
+
+class BisectLines(RunObserver):
+    """Prints the progress of a bisection to standard error."""
+
+    def __init__(self, status: Status | None) -> None:
+        """`status`: the status line of a terminal."""
+        self._status = status
+        self._redact = process_redaction()  # logs of CI services are public
+        self._pairs = 0
+
+    def note(self, text: str) -> None:
+        """Print a line above the status."""
+        if self._status:
+            self._status.console.out(visible(text), highlight=False)
+        else:
+            print_message(text)
+
+    def stage(self, text: str) -> None:
+        """Update the status on a terminal. Logs have only the lines of pairs."""
+        if self._status:
+            self._status.update(plain_text(text))
+
+    def record(self, record: Record, side: int) -> None:
+        """Print failures; pairs have lines of their own."""
+        if isinstance(record.outcome, Failure):
+            self.note(self._redact(observer.line(record)))
+
+    def pair(self, pair: MeasuredPair) -> None:
+        self._pairs += 1
+        self.note(pair_line(pair))
+
+    def interruption_message(self) -> str:
+        """Message for an interrupted command."""
+        if not self._pairs:
+            return "no pair was finished"
+        return "finished pairs are stored as runs; accelbench list runs shows them"
+
+    def profile(self, profile: Profiled) -> None:
+        self.note(self._redact(observer.profile_line(profile)))
+
+
+def pair_line(pair: MeasuredPair) -> str:
+    """`pair 9   2.11 beside 2.9  1.052×  before: 2.10 … 2.12`; pairs of the ends show the case instead."""
+    change = "no value" if pair.change is None else f"{significant(pair.change)}×"
+    details = f"  {visible(pair.case)}"
+    if pair.span:
+        first, last = pair.span
+        details = f"  before: {first}" if first == last else f"  before: {first} … {last}"
+    return f"pair {pair.number + 1:<3} {pair.version} beside {pair.beside}  {change}{details}"

@@ -32,6 +32,9 @@ def _escape_markup(text: str) -> str:
 
 Names = list[str] | None
 TagOption = Annotated[Names, option("--tag", text="NAME=VALUE stored with the run, for `history --by NAME`.")]
+PriceOption = Annotated[
+    Names, option("--price", text="Price per hour: DEVICE=AMOUNT CURRENCY, as in '*H100*=2.5 EUR'.")
+]
 ResultsOption = Annotated[
     Path, option("--results", text="Folder of stored runs.", envvar="ACCELBENCH_RESULTS")
 ]

@@ -1,4 +1,4 @@
-"""`accelbench report` and `site`: show a run as tables, plots or a page, and all runs as pages."""
+"""`report`, `profile` and `site`: show stored runs."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from benchbench.cli.app import COMPARE, MEASURE, app
+from benchbench.cli.app import COMPARE, EXPLAIN, MEASURE, app
 from benchbench.cli.formats import (
     TERMINAL,
+    FormatOption,
     checked_several,
     format_of,
     print_document,
     write_formats,
 )
-from benchbench.cli.options import Names, ResultsOption, option
+from benchbench.cli.options import Names, PriceOption, ResultsOption, option
 from benchbench.cli.screen import print_answer, print_message
 from benchbench.errors import CannotWrite, UsageError
 from benchbench.exporters import FORMATS
@@ -25,6 +26,7 @@ from benchbench.model.options import split_names
 
 if TYPE_CHECKING:
     from benchbench.documents.document import Document
+
 
 RunArgument = Annotated[
     str,
@@ -70,9 +72,7 @@ def report(
         Names,
         option("--plot", text="Draw only this plot, such as latency; saved as PNG if the table is printed."),
     ] = None,
-    price: Annotated[
-        Names, option("--price", text="Price per hour: DEVICE=AMOUNT CURRENCY, as in '*H100*=2.5 EUR'.")
-    ] = None,
+    price: PriceOption = None,
     commands: Annotated[
         bool,
         typer.Option("--commands", help="Print commands that measure each row again, one per line."),
@@ -150,3 +150,42 @@ def site(
         disk.save_below(output, output / name, content)
         count += 1
     print_message(f"wrote {count} files: open {output / 'index.html'}")
+
+
+@app.command(rich_help_panel=EXPLAIN)
+def profile(
+    run: Annotated[
+        str,
+        typer.Argument(
+            help="Run that was measured with --profile.",
+        ),
+    ] = "latest",
+    new: Annotated[
+        str | None,
+        typer.Argument(help="Second run: show which operators explain the difference."),
+    ] = None,
+    case: Annotated[
+        Names, option("--case", "-c", text="Only cases whose ids contain or match these.")
+    ] = None,
+    top: Annotated[int, typer.Option("--top", min=1, help="Number of operators per case.")] = 15,
+    format: FormatOption = TERMINAL,
+    results: ResultsOption = Path("results"),
+) -> None:
+    """Show the time of a step by operator; with two runs, the operators that explain the difference.
+
+    Examples: accelbench profile; accelbench profile latest~1 latest -c '*@torch:*' --top 5
+    """
+    from benchbench import api
+    from benchbench.cli.live import Lines
+    from benchbench.documents.profile import differences_document, profile_document
+    from benchbench.store.artifacts import ARTIFACTS
+
+    if new is None:
+        tables = api.profile(run, cases=split_names(case), results=results, observer=Lines())
+        document = profile_document(tables, top, api.folder(run, results) / ARTIFACTS)
+    else:
+        differences = api.compare_profiles(
+            run, new, cases=split_names(case), results=results, observer=Lines()
+        )
+        document = differences_document(differences, top)
+    print_document(document, format)

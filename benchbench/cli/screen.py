@@ -9,15 +9,19 @@ import io
 import os
 import re
 import sys
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from select import select
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from benchbench.errors import AccelbenchError, CannotWrite, nearest
+
+if TYPE_CHECKING:
+    from rich.status import Status
+    from rich.text import Text
 
 # Typer's usage error; since 0.25 Typer has its own copy of click.
 USAGE_ERROR: type[Any] = typer.BadParameter.__mro__[1]
@@ -41,6 +45,27 @@ def print_code(text: str) -> None:
 
     for line in text.splitlines():
         typer.echo(visible(line), err=True)
+
+
+def plain_text(text: str, style: str = "") -> Text:
+    """One line for Rich, escaped, without markup, and cut off at the edge."""
+    from rich.text import Text
+
+    from benchbench.format import visible
+
+    return Text(visible(text), style=style, no_wrap=True, overflow="ellipsis")
+
+
+@contextmanager
+def status_line() -> Iterator[Status | None]:
+    """Status line of the terminal of standard error; None without a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status("") as status:
+        yield status
 
 
 def _stderr_columns() -> int | None:

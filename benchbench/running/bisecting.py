@@ -60,7 +60,7 @@ from benchbench.running.measure import (
     models_of_revision,
     open_pools,
 )
-from benchbench.running.observer import RunObserver
+from benchbench.running.observer import MeasuredPair, RunObserver
 from benchbench.running.recording import DEVICES_HINT, run_head, store_profiles
 from benchbench.running.request import Request, request, with_project
 from benchbench.store import runs, selectors
@@ -84,28 +84,6 @@ class BisectOptions:
     most: int
     variant: str = ""
     profile: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredPair:
-    """A measured pair. `change`: ratio of the metric, or None if a side failed.
-
-    `span`: labels of the first and the last version that could have caused the step before this pair.
-    """
-
-    number: int
-    case: str
-    version: str
-    beside: str
-    change: float | None
-    span: tuple[str, str] | None = None
-
-
-class BisectObserver(RunObserver):
-    """Ignores all events. Subclasses override what they need."""
-
-    def pair(self, pair: MeasuredPair) -> None:
-        """A pair was measured and stored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +121,7 @@ class Bisection:
     work: str = ""
 
 
-def bisect_versions(bisect_options: BisectOptions, results: Path, observer: BisectObserver) -> Bisection:
+def bisect_versions(bisect_options: BisectOptions, results: Path, observer: RunObserver) -> Bisection:
     """Search the versions and store the measured pairs.
 
     Raises UsageError, CannotWrite, NothingToMeasure if an end cannot be measured, and NotComparable if the
@@ -240,7 +218,7 @@ class _Versions:
         measure_options: MeasureOptions,
         pythons: Mapping[str, str],
         results: Path,
-        observer: BisectObserver,
+        observer: RunObserver,
         stack: ExitStack,
     ) -> None:
         self.options, self._request, self.results = options, run_request, results
@@ -389,7 +367,7 @@ def _variant(version: Version, code: UserCode, probes: Sequence[Probe]) -> Varia
 class _Search:
     """Measure and collect the pairs of a bisection. Case ids are those of the good version."""
 
-    def __init__(self, versions: _Versions, observer: BisectObserver) -> None:
+    def __init__(self, versions: _Versions, observer: RunObserver) -> None:
         self._versions, self._options, self._observer = versions, versions.options, observer
         self._pairs: dict[str, list[VersionPair]] = {}  # by case
         self._skipped: dict[int, str] = {}

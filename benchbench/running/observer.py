@@ -25,6 +25,21 @@ class RunProgress:
     stages_s: Mapping[str, float]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredPair:
+    """A measured pair of a bisection. `change`: ratio of the metric, or None if a side failed.
+
+    `span`: labels of the first and the last version that could have caused the step before this pair.
+    """
+
+    number: int
+    case: str
+    version: str
+    beside: str
+    change: float | None
+    span: tuple[str, str] | None = None
+
+
 class RunObserver:
     """Ignores all events. A subclass overrides the events that it needs."""
 
@@ -48,6 +63,9 @@ class RunObserver:
 
     def record(self, record: Record, side: int) -> None:
         """A record was stored. `side`: the index of its run in `begin`."""
+
+    def pair(self, pair: MeasuredPair) -> None:
+        """A pair of a bisection was measured and stored."""
 
     def profile(self, profile: Profiled) -> None:
         """A case was profiled, or could not be."""
