@@ -91,6 +91,14 @@ def test_a_wrong_decode_step_is_a_wrong_result_on_each_engine(
         assert wrong.ratio > 2, mutate.__name__
 
 
+@pytest.mark.filterwarnings("ignore")  # of torch's exporter
+@pytest.mark.parametrize("step", [PREFILL, DECODE])
+def test_a_mixture_of_experts_is_exported(tmp_path: Path, step: str) -> None:
+    pytest.importorskip("onnxruntime")
+    mixture = write_step(tmp_path, "mixtral", step)
+    assert deviation(mixture, backend=backend_class("onnxruntime"), mode="graph").ratio < 1
+
+
 @pytest.mark.filterwarnings("ignore")  # of the exporter and the quantisers
 @pytest.mark.parametrize(("backend", "package"), [("onnxruntime", "onnxruntime"), ("openvino", "nncf")])
 @pytest.mark.parametrize(("mode", "low", "high"), [("weights-int8", 1e-3, 0.04), ("weights-int4", 0.04, 0.4)])

@@ -124,6 +124,8 @@ BERT = {
     "max_position_embeddings": 16,
 }
 
+MIXTRAL = {**BERT, "model_type": "mixtral", "num_key_value_heads": 2, "num_local_experts": 4}
+
 
 def code_of(
     folder: Path,
@@ -213,6 +215,7 @@ ENGINES = [("torch", "eager"), ("onnxruntime", "graph"), ("openvino", "graph")]
         ("deep.py", DEEP, "", {}),
         ("lazy.py", LAZY, "", {}),
         ("bert.json", json.dumps(BERT), "", {"length": 4}),
+        ("mixtral.json", json.dumps(MIXTRAL), "", {"length": 4}),
     ],
     ids=lambda value: value if isinstance(value, str) and len(value) < 20 else "",
 )

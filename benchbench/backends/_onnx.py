@@ -89,6 +89,7 @@ class ExportedSession(TorchSession):
     """Tensors of torch on the host. A step's first call exports it, unless its model is cached."""
 
     overwrites = True
+    exports = True
     rewrites = False  # True if it changes exported models, for example by quantising them
     streams = 1  # parts of the batch that are computed at the same time
     model = ""  # name of its exported model in the cache; "": not cached

@@ -211,6 +211,7 @@ class Session(ABC):
     waits_every_step: bool = False  # True if queued steps would run in parallel
     keeps_peak: bool = False  # True if the memory peak includes the first call and cannot be reset
     overwrites: bool = False  # True if arrays are mutable
+    exports: bool = False  # True if torch exports the step for another runtime
     compiler: str = ""  # name of this mode's compiler, if it has one
     calls_until_timed: int = 1  # number of calls until a compiled step is in its final form
 

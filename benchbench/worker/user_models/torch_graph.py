@@ -87,6 +87,7 @@ def graph_of(spec: ModelSpec, params: Mapping[str, Scalar]) -> dict[str, Any]:
         "takes_images": not spec.step
         and any(array.ndim == 4 and array.dtype.kind == "f" for array in arrays.values()),
         "generates": generates,
+        "mixes_experts": bool(transformers_model.models_of_experts(module)),
         "product_weights": product_weights(module),
         "integers": [name for name, output_ in outputs.items() if not output_.is_floating_point()],
         "places": torch_module.output_paths(output),

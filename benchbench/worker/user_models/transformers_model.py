@@ -15,6 +15,7 @@ from benchbench.worker.user_models.source import BATCH, LoadedModel, ModelMistak
 DEFAULT_TOKENS = 64  # of a prompt, and in the cache
 TOKENS, POSITIONS, LOGITS = "input_ids", "position_ids", "logits"  # transformers' names
 CACHE_NAMES = ("cache", "past_key_values")  # names of the argument, the newer first
+EXPORTABLE_EXPERTS = "batched_mm"
 LAST = "logits_to_keep"  # number of positions whose logits are computed
 
 
@@ -122,6 +123,30 @@ def preallocate(module: Any) -> bool:
     return bool(module.preallocated)
 
 
+def use_exportable_experts(module: Any) -> None:
+    """Let mixtures of experts copy the chosen experts' weights for each token, as transformers advises.
+
+    torch.onnx cannot export their products by group.
+    """
+    for part in models_of_experts(module):
+        part.set_experts_implementation(EXPORTABLE_EXPERTS)
+
+
+def models_of_experts(module: Any) -> list[Any]:
+    """The transformers models within a module that are mixtures of experts."""
+    return [
+        part
+        for part in module.modules()
+        if hasattr(part, "set_experts_implementation") and _chosen_experts(part.config)
+    ]
+
+
+def _chosen_experts(config: Any) -> int:
+    """Number of experts of a token; 0 for models without a mixture."""
+    text_config = config.get_text_config(decoder=True)
+    return getattr(text_config, "num_experts_per_tok", None) or 0
+
+
 def with_free_position(name: str, tensor: Any) -> Any:
     """Append a position of zeros to a tensor of the cache; return other inputs unchanged."""
     import torch
@@ -198,11 +223,8 @@ def _unread_rows(module: Any, tokens: int) -> int:
 
 def _unread_experts(module: Any) -> int:
     """Parameters of all experts but those of one token. The first of three axes is that of experts."""
-    config = module.model.config.get_text_config(decoder=True)
-    chosen = getattr(config, "num_experts_per_tok", None)
-    if not chosen:
-        return 0
-    return sum(
+    chosen = _chosen_experts(module.model.config)
+    return chosen and sum(
         parameter[chosen:].numel()
         for part in module.modules()
         for parameter in part.parameters(recurse=False)

@@ -14,6 +14,7 @@ from benchbench.model.case import AMP, Case, Dtype, Phase, Scalar
 from benchbench.model.user_model import JAX, KERAS, MEMORY_FOLDER, ONNX, TORCH, TRAINING, ModelSpec, relative
 from benchbench.worker.user_models import input_file
 from benchbench.worker.user_models.source import import_model_file, package_of
+from benchbench.worker.user_models.transformers_model import EXPORTABLE_EXPERTS
 
 if TYPE_CHECKING:
     from benchbench.backends.base import Backend
@@ -48,6 +49,7 @@ ASSIGNED = frozenset(
         *("output", "outputs", "params", "program", "run", "session", "static", "step", "targets", "weights"),
     ]
 )
+EXPORT = "torch.onnx.export"
 PREAMBLE = ("import ", "os.environ")  # lines of an engine's code that precede the import of the model
 PROVIDERS = {"cuda": "CUDAExecutionProvider", "tensorrt": "TensorrtExecutionProvider"}
 
@@ -77,6 +79,8 @@ def usage_code(backend: Backend, spec: ModelSpec, graph: Mapping[str, Any], case
         lines.append('torch.set_float32_matmul_precision("high")')
     if case.phase is Phase.TRAIN:
         lines += _step(graph, case)
+    if graph.get("mixes_experts") and EXPORT in engine:
+        lines.append(f'model.set_experts_implementation("{EXPORTABLE_EXPERTS}")')
     filled = _filled(engine, spec, form, case)
     preamble = [line for line in filled if line.startswith(PREAMBLE)]
     rest = [line for line in filled if line not in preamble]

@@ -297,6 +297,8 @@ class ModelInference(TorchWorkload, ModelOperation):
         names = [name.removeprefix(INPUT) for name in arrays if self.is_input(name)]
         module, make_plain_inputs, layout = self.with_layout(context, arrays, unplaced_module)
         is_compiled = isinstance(context, Session) and bool(context.compiler)
+        if isinstance(context, Session) and context.exports:
+            transformers_model.use_exportable_experts(module)
         preallocates = self.spec.step == DECODE and is_compiled and transformers_model.preallocate(module)
 
         def make_inputs(arrays: Arrays) -> tuple[Any, ...]:
