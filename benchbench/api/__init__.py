@@ -10,22 +10,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from benchbench.api.bisecting import *  # noqa: F403 - the list of functions is below
-    from benchbench.api.comparisons import *  # noqa: F403
-    from benchbench.api.environments import *  # noqa: F403
-    from benchbench.api.functions import *  # noqa: F403
+    from benchbench.api.comparisons import *  # noqa: F403 - the list of functions is below
     from benchbench.api.machines import *  # noqa: F403
     from benchbench.api.measuring import *  # noqa: F403
     from benchbench.api.stored import *  # noqa: F403
 
 MODULES = {  # module of this package → its functions
-    "bisecting": ("bisect",),
-    "comparisons": ("compare", "compare_profiles", "hardware", "history"),
-    "environments": ("create_environment", "list_environments", "remove_environments"),
-    "functions": ("check_claim", "measure", "measure_ab"),
-    "machines": ("fleet",),
     "measuring": (
-        *("check", "compare_ab", "devices", "doctor", "dry_run", "measure_ceilings", "run", "run_model"),
+        *("check", "check_claim", "compare_ab", "dry_run", "measure", "measure_ab", "run", "run_model"),
+    ),
+    "comparisons": ("bisect", "compare", "compare_profiles", "hardware", "history"),
+    "machines": (
+        *("create_environment", "devices", "doctor", "fleet", "list_environments", "measure_ceilings"),
+        "remove_environments",
     ),
     "stored": (
         *("baseline_set", "folder", "frame", "load", "merge", "profile", "report", "share_run", "validate"),
