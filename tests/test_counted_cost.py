@@ -16,8 +16,7 @@ from benchbench.backends.torch import Torch
 from benchbench.errors import Unsupported
 from benchbench.model.case import Case, Dtype
 from benchbench.worker.case import unused_work_note
-from benchbench.workloads._conv_layers import Conv, ConvTranspose, saved_by_algorithms, saved_in
-from benchbench.workloads._layers import Dense
+from benchbench.workloads._layers import Conv, ConvTranspose, Dense, saved_by_algorithms, saved_in
 from benchbench.workloads.base import Draw, Workload
 from benchbench.workloads.networks.dcgan import DcganTrain
 from benchbench.workloads.networks.encoders import BertBaseTrain

@@ -20,9 +20,8 @@ from benchbench.worker import verify
 from benchbench.worker.jobs import largest_deviation, verify_in_float32
 from benchbench.worker.program import WrongResult, build
 from benchbench.worker.reference import reference_elements
-from benchbench.workloads._conv_layers import Conv
 from benchbench.workloads._forward import FunctionalForward
-from benchbench.workloads._layers import Dense
+from benchbench.workloads._layers import Conv, Dense
 from benchbench.workloads._losses import CrossEntropy
 from benchbench.workloads._optimizers import Momentum, Optimizer
 from benchbench.workloads._reference.ops import Ops

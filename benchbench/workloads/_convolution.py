@@ -16,7 +16,7 @@ from benchbench.arrays import Array, Floats, Indices
 from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
-from benchbench.workloads._conv_layers import saved_by_algorithms
+from benchbench.workloads._layers import saved_by_algorithms
 from benchbench.workloads.backward import UPSTREAM, Backward
 from benchbench.workloads.base import Operation, Program
 from benchbench.workloads.program import images_layout, torch_layout

@@ -21,10 +21,11 @@ from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
-from benchbench.workloads._conv_layers import Conv, ConvTranspose
 from benchbench.workloads._layers import (
     EPSILON,
     CausalAttention,
+    Conv,
+    ConvTranspose,
     Dense,
     Embedding,
     Layer,

@@ -8,9 +8,8 @@ from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from benchbench.arrays import Array
-from benchbench.workloads._conv_layers import Conv, MaxPool
 from benchbench.workloads._forward import FunctionalForward
-from benchbench.workloads._layers import Dense
+from benchbench.workloads._layers import Conv, Dense, MaxPool
 from benchbench.workloads._programs import torch_layers
 from benchbench.workloads.network import Chain, Link
 

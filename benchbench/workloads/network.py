@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from benchbench.arrays import Array
 from benchbench.model.note import Note, NoteKind, note
 from benchbench.model.placement import Strategy
-from benchbench.workloads._conv_layers import saved_in
 from benchbench.workloads._forward import FunctionalForward, Place
-from benchbench.workloads._layers import Layer, Passes, Weight, weights_of
+from benchbench.workloads._layers import Layer, Passes, Weight, saved_in, weights_of
 from benchbench.workloads._losses import CrossEntropy, Loss, Objective
 from benchbench.workloads.base import Draw, Workload
 

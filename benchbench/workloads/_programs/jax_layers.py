@@ -7,9 +7,8 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from benchbench.model.note import Note, NoteKind, note
-from benchbench.workloads._conv_layers import Conv, ConvTranspose
 from benchbench.workloads._forward import FunctionalForward, Place
-from benchbench.workloads._layers import DECAY, EPSILON
+from benchbench.workloads._layers import DECAY, EPSILON, Conv, ConvTranspose
 
 FUSED_FROM, WIDE_FROM = 8.0, 9.0  # least compute capability for cuDNN's fused attention, and for wide heads
 MAX_HEAD_WIDTH = {False: 128, True: 256}  # by whether the GPU supports wide heads

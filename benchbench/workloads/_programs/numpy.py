@@ -7,9 +7,8 @@ from dataclasses import asdict, replace
 from itertools import count, repeat
 from typing import TYPE_CHECKING, Any
 
-from benchbench.workloads._conv_layers import Conv, ConvTranspose
 from benchbench.workloads._forward import FunctionalForward, Place
-from benchbench.workloads._layers import EPSILON
+from benchbench.workloads._layers import EPSILON, Conv, ConvTranspose
 from benchbench.workloads._losses import Objective
 from benchbench.workloads._optimizers import Optimizer
 from benchbench.workloads.base import Step

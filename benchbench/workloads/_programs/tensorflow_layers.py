@@ -6,9 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from benchbench.workloads._conv_layers import Conv, ConvTranspose
 from benchbench.workloads._forward import FunctionalForward, Place
-from benchbench.workloads._layers import DECAY, EPSILON
+from benchbench.workloads._layers import DECAY, EPSILON, Conv, ConvTranspose
 
 CHANNELS_LAST = {1: "NWC", 2: "NHWC", 3: "NDHWC"}  # by spatial axes; eager gradients of three need the name
 

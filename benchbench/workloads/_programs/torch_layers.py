@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from benchbench.workloads._conv_layers import Conv, ConvTranspose
 from benchbench.workloads._forward import Forward, Place
-from benchbench.workloads._layers import EPSILON, Dense, Embedding, Norm, RmsNorm
+from benchbench.workloads._layers import EPSILON, Conv, ConvTranspose, Dense, Embedding, Norm, RmsNorm
 
 
 def conv(layer: Conv) -> Any:

@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from benchbench.arrays import Array
-from benchbench.workloads._conv_layers import Conv, ConvTranspose
 from benchbench.workloads._forward import FunctionalForward
-from benchbench.workloads._layers import Layer, Norm
+from benchbench.workloads._layers import Conv, ConvTranspose, Layer, Norm
 from benchbench.workloads._optimizers import Adam, Optimizer
 from benchbench.workloads._programs import torch_layers
 from benchbench.workloads.network import Network

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 from benchbench.errors import UsageError
-from benchbench.workloads._conv_layers import Conv, MaxPool
-from benchbench.workloads._layers import Dense
+from benchbench.workloads._layers import Conv, Dense, MaxPool
 from benchbench.workloads._plain_cnn import PlainCnn
 from benchbench.workloads.network import Division, DivisionPlan
 from benchbench.workloads.steps import Inference, PipelinedTraining

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from benchbench.arrays import Array
 from benchbench.errors import UsageError
 from benchbench.model.case import streams_obstacle
-from benchbench.workloads._conv_layers import Conv
 from benchbench.workloads._forward import FunctionalForward
-from benchbench.workloads._layers import Dense, Norm
+from benchbench.workloads._layers import Conv, Dense, Norm
 from benchbench.workloads._programs import torch_layers
 from benchbench.workloads.base import Draw
 from benchbench.workloads.network import Chain, Link

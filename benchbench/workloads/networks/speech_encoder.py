@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from benchbench.arrays import Array
 from benchbench.errors import UsageError
-from benchbench.workloads._conv_layers import Conv
 from benchbench.workloads._forward import FunctionalForward, Place, TransformerLayers
-from benchbench.workloads._layers import Norm, Weight
+from benchbench.workloads._layers import Conv, Layer, Norm, Weight
 from benchbench.workloads._losses import MeanSquared
 from benchbench.workloads._programs import torch_layers
 from benchbench.workloads.base import Draw
@@ -164,21 +163,16 @@ class Sinusoids(Weight):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Positions:
+class Positions(Layer):
     """A fixed table that is added to the output of the convolutions."""
 
     frames: int
     width: int
-    is_short_branch: ClassVar[bool] = False
-    products: ClassVar[int] = 0
-    roundings: ClassVar[int] = 1
+    roundings = 1
 
     def weights(self) -> dict[str, Weight]:
         """The table by name."""
         return {"positions": Sinusoids(shape=(self.frames, self.width), scale=1.0, is_learnt=False)}
-
-    def flops(self, batch: int) -> int:
-        return 0
 
     def elements(self, batch: int) -> int:
         """The table's elements; the sum can be fused with the next layer."""

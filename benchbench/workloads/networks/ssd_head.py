@@ -8,8 +8,8 @@ from math import sqrt
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from benchbench.arrays import Array, Indices
-from benchbench.workloads._conv_layers import Conv
 from benchbench.workloads._forward import FunctionalForward
+from benchbench.workloads._layers import Conv
 from benchbench.workloads._losses import COORDINATES, MultiBox
 from benchbench.workloads._programs import torch_layers
 from benchbench.workloads.network import Network

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from benchbench.arrays import Array
 from benchbench.errors import UsageError
-from benchbench.workloads._conv_layers import Conv, ConvTranspose
 from benchbench.workloads._forward import FunctionalForward
+from benchbench.workloads._layers import Conv, ConvTranspose
 from benchbench.workloads._programs import torch_layers
 from benchbench.workloads.network import Network
 from benchbench.workloads.steps import Inference, TrainingStep

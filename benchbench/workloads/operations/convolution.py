@@ -11,7 +11,6 @@ from benchbench.arrays import Array, Floats, Indices
 from benchbench.errors import UsageError
 from benchbench.model.case import Dtype, Phase
 from benchbench.model.measurement import Cost
-from benchbench.workloads._conv_layers import saved_by_algorithms
 from benchbench.workloads._convolution import (
     AXIS_NAMES,
     FILTER_LAST,
@@ -23,6 +22,7 @@ from benchbench.workloads._convolution import (
     explicit_padding,
     torch_images,
 )
+from benchbench.workloads._layers import saved_by_algorithms
 from benchbench.workloads.backward import UPSTREAM, Backward
 from benchbench.workloads.base import Operation, Program
 from benchbench.workloads.program import images_layout, torch_layout

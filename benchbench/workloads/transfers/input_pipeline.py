@@ -13,7 +13,6 @@ from benchbench.errors import Unsupported, UsageError
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
 from benchbench.model.placement import Strategy
-from benchbench.workloads._conv_layers import Conv, MaxPool
 from benchbench.workloads._image_sets import (
     NAME,
     PREFETCHED,
@@ -26,7 +25,7 @@ from benchbench.workloads._image_sets import (
     find_set,
     require_pillow,
 )
-from benchbench.workloads._layers import Dense
+from benchbench.workloads._layers import Conv, Dense, MaxPool
 from benchbench.workloads._plain_cnn import PlainCnn
 from benchbench.workloads._programs import jax, numpy, tensorflow, torch
 from benchbench.workloads.base import DeviceContext, Draw, Feed, Program, Step
