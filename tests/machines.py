@@ -7,6 +7,7 @@ from typing import Any
 from benchbench.diagnosis.checks import Host
 from benchbench.machine.gpus import GpuSettings, GpuState
 from benchbench.machine.kernel import CpuTimes
+from benchbench.machine.sampler import Pause
 
 Files = dict[str, str]
 
@@ -78,16 +79,19 @@ class FakeNvml:
         self.closed = True
 
 
+def a_pause(busy_s: float = 0.0, steal_s: float = 0.0, **over: Any) -> Pause:
+    """Half a second in which the CPUs were this long busy, or not available."""
+    times = {"before": CpuTimes(10.0, 1.0), "after": CpuTimes(10.0 + busy_s, 1.0 + steal_s)}
+    return Pause(**{"seconds": 0.5, "cpus": 2, **times, **over})
+
+
 def a_host(root: Path, files: Files | None = None, **over: Any) -> Host:
     """Two idle CPUs without a GPU; `files` are those of the kernel."""
     base: dict[str, Any] = {
         "root": tree(root, files or {}),
         "cpus": (0, 1),
         "threads": 2,
-        "pause_s": 0.5,
-        "before": CpuTimes(10.0, 1.0),
-        "after": CpuTimes(10.0, 1.0),
-        "busiest": (),
+        "pause": a_pause(),
         "nvml": "no NVML: there is no NVIDIA driver",
         "shared_bytes": 10 * 2**30,
         "packages": {"numpy": "2.4.6"},

@@ -5,12 +5,11 @@ from typing import Any
 
 import pytest
 
-from benchbench.diagnosis import findings
-from benchbench.diagnosis.checks import Level
-from benchbench.diagnosis.findings import CHECKS
+from benchbench.diagnosis import checks
+from benchbench.diagnosis.checks import CHECKS, Level
 from benchbench.documents.doctor import findings_document
-from benchbench.machine.kernel import CPUS, CpuTimes
-from tests.machines import FakeNvml, Files, a_host, a_state, some_settings
+from benchbench.machine.kernel import CPUS
+from tests.machines import FakeNvml, Files, a_host, a_pause, a_state, some_settings
 from tests.program import accelbench, start_accelbench
 from tests.rendering import on_a_terminal, rendered
 
@@ -36,8 +35,8 @@ def clock_limit(limit: int) -> Files:
     )
 
 
-def used(busy_s: float, steal_s: float = 0.0) -> dict[str, Any]:
-    return {"before": CpuTimes(10.0, 1.0), "after": CpuTimes(10.0 + busy_s, 1.0 + steal_s)}
+def used(busy_s: float = 0.0, steal_s: float = 0.0, **over: Any) -> dict[str, Any]:
+    return {"pause": a_pause(busy_s, steal_s, **over)}
 
 
 def gpu(state: dict[str, Any] | None = None, **settings: Any) -> dict[str, Any]:
@@ -83,12 +82,12 @@ CHECKED: list[tuple[str, Files, dict[str, Any], str, float | None]] = [
     ("load", {}, used(0.05), "warning", 0.1),
     ("load", {}, used(0.24), "warning", 0.48),
     ("load", {}, used(0.25), "problem", 0.5),
-    ("load", {"proc/loadavg": "2.50 1.00 1.00 1/9 9\n"}, {"busiest": (("cc1", 0.03),)}, "warning", 0.0),
-    ("load", {}, {"after": None}, "unknown", None),
+    ("load", {"proc/loadavg": "2.50 1.00 1.00 1/9 9\n"}, used(busiest=(("cc1", 0.03),)), "warning", 0.0),
+    ("load", {}, used(after=None), "unknown", None),
     ("steal", {}, used(0.0, 0.02), "ok", 0.04),
     ("steal", {}, used(0.0, 0.06), "warning", 0.12),
     ("steal", {}, used(0.0, 0.6), "problem", 1.2),
-    ("steal", {}, {"before": None}, "unknown", None),
+    ("steal", {}, used(before=None), "unknown", None),
     ("CPU quota", quota(2), {}, "ok", 2.0),
     ("CPU quota", quota(1.5), {}, "problem", 1.5),
     ("CPU quota", {}, {}, "ok", None),
@@ -186,7 +185,7 @@ CHECKED: list[tuple[str, Files, dict[str, Any], str, float | None]] = [
 def test_a_check_has_a_level_and_a_figure(
     tmp_path: Path, check: str, files: Files, over: dict[str, Any], status: str, value: float | None
 ) -> None:
-    (finding,) = [item for item in findings.examine(a_host(tmp_path, files, **over)) if item.check == check]
+    (finding,) = [item for item in checks.examine(a_host(tmp_path, files, **over)) if item.check == check]
     assert (finding.status.value, finding.value) == (status, value if value is None else pytest.approx(value))
     assert finding.seen
 
@@ -200,44 +199,42 @@ def test_every_gpu_is_examined(tmp_path: Path) -> None:
     nvml = FakeNvml([some_settings(), some_settings(power_limit_w=350.0)])
     of_power_limit = [
         finding
-        for finding in findings.examine(a_host(tmp_path, nvml=nvml))
+        for finding in checks.examine(a_host(tmp_path, nvml=nvml))
         if finding.check == "GPU power limit"
     ]
     assert [finding.seen.partition(":")[0] for finding in of_power_limit] == ["GPU 1", "GPU 0"]
 
 
 def test_without_nvml_there_is_one_note(tmp_path: Path) -> None:
-    all_findings = findings.examine(a_host(tmp_path, nvml="no NVML: there is no NVIDIA driver"))
+    all_findings = checks.examine(a_host(tmp_path, nvml="no NVML: there is no NVIDIA driver"))
     assert [finding.check for finding in all_findings if "GPU" in finding.check] == ["GPUs"]
 
 
 def test_the_worst_comes_first(tmp_path: Path) -> None:
     host = a_host(tmp_path, quota(1) | {CLOCK: "hpet"})
-    order = [finding.status for finding in findings.examine(host)]
+    order = [finding.status for finding in checks.examine(host)]
     assert order == sorted(order, key=list(Level).index)
     assert set(order) == set(Level)
 
 
 def test_every_check_has_a_result_without_its_sources(tmp_path: Path) -> None:
-    nothing: dict[str, Any] = {"before": None, "after": None}
-    nothing["shared_bytes"] = None
-    all_findings = findings.examine(a_host(tmp_path, **nothing))
+    all_findings = checks.examine(a_host(tmp_path, shared_bytes=None, **used(before=None, after=None)))
     assert all(finding.seen for finding in all_findings)
     assert sum(finding.status is Level.UNKNOWN for finding in all_findings) >= 15
 
 
 def test_this_machine_can_be_examined() -> None:
-    host = findings.this_host("no NVML: not asked", sleep=lambda _: None)
+    host = checks.this_host("no NVML: not asked", sleep=lambda _: None)
     assert host.threads >= 1
     assert host.cpus
-    assert {finding.check for finding in findings.examine(host)} >= {"load", "memory", "clock source"}
+    assert {finding.check for finding in checks.examine(host)} >= {"load", "memory", "clock source"}
 
 
 def test_the_documentation_shows_the_actual_output(tmp_path: Path) -> None:
     files = quota(0.5) | memory(8 * 2**20) | {CLOCK: "hpet"}
-    checks = ("load", "CPU quota", "memory", "clock source", "huge pages")
-    host = a_host(tmp_path, files, busiest=(("cc1plus", 0.92),), threads=1, **used(0.48))
-    selected = [finding for finding in findings.examine(host) if finding.check in checks]
+    names = ("load", "CPU quota", "memory", "clock source", "huge pages")
+    host = a_host(tmp_path, files, threads=1, **used(0.48, busiest=(("cc1plus", 0.92),)))
+    selected = [finding for finding in checks.examine(host) if finding.check in names]
     assert f"```\n{on_a_terminal(findings_document(selected), 110)}```" in DOCUMENT
 
 
@@ -246,8 +243,8 @@ def test_the_documentation_lists_every_check() -> None:
 
 
 def test_escapes_in_names_of_processes_are_neutralised(tmp_path: Path) -> None:
-    host = a_host(tmp_path, busiest=(("\x1b]0;evil[/red]\n", 1.0),))
-    text = rendered(findings_document(findings.examine(host)))
+    host = a_host(tmp_path, **used(busiest=(("\x1b]0;evil[/red]\n", 1.0),)))
+    text = rendered(findings_document(checks.examine(host)))
     assert "\x1b" not in text
     assert "[/red]" in text
 

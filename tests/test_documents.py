@@ -21,8 +21,7 @@ from benchbench.analyse.metrics import METRICS, metric_named
 from benchbench.analyse.pricing import Prices
 from benchbench.analyse.roofline import Ceiling
 from benchbench.choosing.choice import compare_hardware
-from benchbench.diagnosis.checks import Level
-from benchbench.diagnosis.findings import Finding
+from benchbench.diagnosis.checks import Finding, Level
 from benchbench.documents.bisection import bisection_document
 from benchbench.documents.comparison import comparison_document
 from benchbench.documents.doctor import (

@@ -11,7 +11,7 @@ from benchbench.cluster.fleet import FleetObserver, FleetOptions, FleetResult, M
 from benchbench.cluster.messages import BEGIN_S, Deadlines
 from benchbench.cluster.ray_cluster import RayCluster
 from benchbench.diagnosis import measuring
-from benchbench.diagnosis.findings import Finding
+from benchbench.diagnosis.checks import Finding, examine_machine
 from benchbench.diagnosis.measuring import Ceilings
 from benchbench.environments import build, interpreters
 from benchbench.environments.build import BuildPlan
@@ -48,7 +48,7 @@ def devices(
 
 def doctor() -> list[Finding]:
     """Findings of `accelbench doctor` about conditions that distort measurements, worst first."""
-    return measuring.examine_machine()
+    return examine_machine()
 
 
 @takes_keywords(only=("backends", "pythons", "devices", "dtypes", "threads", "wait_s"))

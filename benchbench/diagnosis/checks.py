@@ -1,26 +1,28 @@
-"""Checks of the machine: other programs, and limits on speed.
-
-A check of GPUs returns one observation per GPU, and none without NVML.
-"""
+"""Checks of the machine for other programs and limits on speed, and their findings, worst first."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from importlib.metadata import distributions
 from pathlib import Path
+from typing import TypeVar
 
 from benchbench.format import count_of, percent, size
 from benchbench.machine import kernel
 from benchbench.machine.conditions import tolerated_cores
-from benchbench.machine.gpus import THROTTLED, GpuSettings, GpuState, Nvml
+from benchbench.machine.environment import available_bytes, default_threads, total_bytes
+from benchbench.machine.gpus import THROTTLED, Nvml, connect, connect_to_amd
 from benchbench.machine.kernel import (
     CPUS,
-    CpuTimes,
+    allowed_cpus,
     load_average,
     memory_bytes,
-    memory_limits,
     pressure,
     quotas,
     read_number,
@@ -28,6 +30,8 @@ from benchbench.machine.kernel import (
     read_throttling,
     throttling_files,
 )
+from benchbench.machine.sampler import Pause, watch_neighbours
+from benchbench.model.device import NOT_VERIFIED
 
 # Packages of NVIDIA whose major version is that of CUDA.
 VERSIONED = ("cuda-toolkit", "nvidia-cublas", "nvidia-cuda-nvrtc", "nvidia-cuda-runtime")
@@ -49,6 +53,9 @@ FAST = {
 SLOW = {"hpet", "acpi_pm", "pit", "jiffies", "refined-jiffies"}
 
 
+Observe = TypeVar("Observe", bound="Callable[..., Observation | None]")
+
+
 class Level(StrEnum):
     """Severity, worst first. `problem`: do not trust results until it is fixed."""
 
@@ -65,10 +72,7 @@ class Host:
     root: Path
     cpus: tuple[int, ...]  # CPUs that this process may use
     threads: int  # default number of threads of a run
-    pause_s: float  # between `before` and `after`; this process slept meanwhile
-    before: CpuTimes | None
-    after: CpuTimes | None
-    busiest: tuple[tuple[str, float], ...]  # program and the cores it used in the pause, busiest first
+    pause: Pause
     nvml: Nvml | str  # or why it is missing
     shared_bytes: int | None  # free in /dev/shm; None if it is missing
     packages: Mapping[str, str]  # version of each Python package beside accelbench
@@ -84,80 +88,152 @@ class Observation:
     unit: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """Check of one condition. `observe` may return several observations, such as one per GPU, or none."""
+    """Check of one condition: of the host, or of each GPU by its index. None: nothing to observe."""
 
     name: str
-    observe: Callable[[Host], Sequence[Observation]]
     effect: str  # on measurements, when it is not ok
     remedy: str
+    observe: Callable[..., Observation | None]
+    each_gpu: bool
+
+    def observations(self, host: Host) -> list[Observation]:
+        """Observe the host. Without NVML, its GPUs are not observed."""
+        if not self.each_gpu:
+            observation = self.observe(host)
+            return [observation] if observation else []
+        if isinstance(host.nvml, str):
+            return []
+        observations = [self.observe(host.nvml, index) for index in range(host.nvml.count())]
+        return [
+            replace(observation, text=f"GPU {index}: {observation.text}")
+            for index, observation in enumerate(observations)
+            if observation
+        ]
 
 
-def graded(value: float, warning: float, problem: float = float("inf")) -> Level:
+CHECKS: list[Check] = []
+
+
+def _check(name: str, effect: str, remedy: str, *, each_gpu: bool = False) -> Callable[[Observe], Observe]:
+    """Decorator that adds a function to the checks."""
+
+    def add(observe: Observe) -> Observe:
+        CHECKS.append(Check(name=name, effect=effect, remedy=remedy, observe=observe, each_gpu=each_gpu))
+        return observe
+
+    return add
+
+
+def _graded(value: float, warning: float, problem: float = float("inf")) -> Level:
     """Level of a value that is worse the larger it is. A limit belongs to the worse level."""
     if value >= problem:
         return Level.PROBLEM
     return Level.WARNING if value >= warning else Level.OK
 
 
-def unknown_result(reason: str) -> tuple[Observation, ...]:
-    """Result of a check without an answer."""
-    return (Observation(Level.UNKNOWN, reason),)
+def _unknown(reason: str) -> Observation:
+    return Observation(Level.UNKNOWN, reason)
 
 
-def system_load(host: Host) -> Sequence[Observation]:
-    """Check the CPU use of other processes while this one slept, and the load average."""
-    if host.before is None or host.after is None:
-        return unknown_result(NO_STAT)
-    cores = (host.after.busy_s - host.before.busy_s) / host.pause_s
-    average = load_average(host.root)
-    names = ", ".join(f"{name} {used:.2f}" for name, used in host.busiest)
-    text = f"other programs use {cores:.2f} of {len(host.cpus)} CPUs{f' ({names})' if names else ''}"
-    if average is not None:
-        text += f"; load average {average:.2f}"
+@_check(
+    "load",
+    "other work takes cores from a step: it is slower, and unevenly so",
+    "end it, or measure when it has finished",
+)
+def system_load(host: Host) -> Observation:
+    cores, average = host.pause.cores, load_average(host.root)
+    if cores is None:
+        return _unknown(NO_STAT)
+    text = host.pause.text + ("" if average is None else f"; load average {average:.2f}")
     level = _level_of_load(cores, host.threads)
     if level is Level.OK and average is not None and average >= len(host.cpus):
         level = Level.WARNING  # busy in the last minute, though not now
-    return (Observation(level, text, cores, "cores"),)
+    return Observation(level, text, cores, "cores")
 
 
-def steal(host: Host) -> Sequence[Observation]:
-    """Check the CPU time that the hypervisor gave to other guests."""
-    if host.before is None or host.after is None:
-        return unknown_result(NO_STAT)
-    cores = (host.after.steal_s - host.before.steal_s) / host.pause_s
+@_check(
+    "steal",
+    "other guests of this machine's host take time from a step",
+    "measure at another time, or on a dedicated machine",
+)
+def steal(host: Host) -> Observation:
+    cores = host.pause.stolen
+    if cores is None:
+        return _unknown(NO_STAT)
     text = f"the hypervisor withholds {cores:.2f} of {len(host.cpus)} CPUs"
-    return (Observation(_level_of_load(cores, host.threads), text, cores, "cores"),)
+    return Observation(_level_of_load(cores, host.threads), text, cores, "cores")
 
 
 def _level_of_load(cores: float, threads: int) -> Level:
     limit = tolerated_cores(threads)
-    return graded(cores, limit, 5 * limit)
+    return _graded(cores, limit, 5 * limit)
 
 
-def governor(host: Host) -> Sequence[Observation]:
-    """Check the governor: `performance` requests the highest clock at any load."""
+@_check(
+    "CPU quota",
+    "threads beyond the quota are stopped together until its next period",
+    "give --threads no more than the quota, or raise it",
+)
+def quota(host: Host) -> Observation:
+    least = min((quota.cpus for quota in quotas(host.root)), default=None)
+    if least is None:
+        return Observation(Level.OK, f"no quota; {count_of(host.threads, 'thread')}")
+    text = f"{least:.3g} CPUs for {count_of(host.threads, 'thread')}"
+    return Observation(Level.OK if least >= host.threads else Level.PROBLEM, text, least, "CPUs")
+
+
+@_check(
+    "CPU throttling",
+    "the quota stopped this process's group: steps in between are long",
+    "raise the quota, or give fewer --threads",
+)
+def throttling(host: Host) -> Observation:
+    throttling = read_throttling(throttling_files(host.root))
+    if throttling is None or not throttling.periods:
+        return Observation(Level.OK, "no quota has been counted")
+    share = throttling.throttled / throttling.periods
+    text = f"stopped in {percent(share)} of {throttling.periods} periods, {throttling.seconds:.1f} s in all"
+    return Observation(_graded(share, 0.01, 0.1), text, share, "fraction")
+
+
+@_check(
+    "CPU governor",
+    "the clock follows the load: the first blocks are slow, later ones vary",
+    "sudo cpupower frequency-set -g performance",
+)
+def governor(host: Host) -> Observation:
     governors = {
         read_text(host.root / CPUS / f"cpu{cpu}/cpufreq/scaling_governor").strip() for cpu in host.cpus
     }
     if not governors - {""}:
-        return unknown_result(VIRTUAL)
+        return _unknown(VIRTUAL)
     level = Level.OK if governors == {"performance"} else Level.WARNING
-    return (Observation(level, ", ".join(sorted(governors - {""}))),)
+    return Observation(level, ", ".join(sorted(governors - {""})))
 
 
-def turbo(host: Host) -> Sequence[Observation]:
-    """Check turbo: Intel's driver reports whether it is off, others whether it is on."""
+@_check(
+    "CPU turbo",
+    "the clock depends on heat and on how many cores work: order and length of cases show",
+    "echo 1 | sudo tee /sys/devices/system/cpu/intel_pstate/no_turbo"
+    " (other drivers: echo 0 into cpufreq/boost)",
+)
+def turbo(host: Host) -> Observation:
+    """Intel's driver reports whether it is off, others whether it is on."""
     off, boost = (read_number(host.root / CPUS / name) for name in ("intel_pstate/no_turbo", "cpufreq/boost"))
     if off is None and boost is None:
-        return unknown_result(VIRTUAL)
+        return _unknown(VIRTUAL)
     on = off == 0 if off is not None else boost == 1
-    return (Observation(Level.WARNING if on else Level.OK, "on" if on else "off"),)
+    return Observation(Level.WARNING if on else Level.OK, "on" if on else "off")
 
 
-def clock_limit(host: Host) -> Sequence[Observation]:
-    """Check whether a CPU is limited below its highest clock."""
+@_check(
+    "CPU clock limit",
+    "the CPU is slower than it can be: not comparable with one that is not limited",
+    "sudo cpupower frequency-set -u with the highest clock",
+)
+def clock_limit(host: Host) -> Observation:
     folders = [host.root / CPUS / f"cpu{cpu}/cpufreq" for cpu in host.cpus]
     pairs = [
         (read_number(folder / "scaling_max_freq"), read_number(folder / "cpuinfo_max_freq"))
@@ -165,146 +241,172 @@ def clock_limit(host: Host) -> Sequence[Observation]:
     ]
     limits = [(limit, most) for limit, most in pairs if limit and most]
     if not limits:
-        return unknown_result(VIRTUAL)
+        return _unknown(VIRTUAL)
     limit, most = min(limits, key=lambda pair: pair[0] / pair[1])
     text = f"at most {limit // 1000} of {most // 1000} MHz"
-    return (Observation(graded(most / limit, 1.01), text, limit / 1000, "MHz"),)
+    return Observation(_graded(most / limit, 1.01), text, limit / 1000, "MHz")
 
 
-def quota(host: Host) -> Sequence[Observation]:
-    """Compare the cgroup quota with the threads of a run, which round it down."""
-    least = min((quota.cpus for quota in quotas(host.root)), default=None)
-    if least is None:
-        return (Observation(Level.OK, f"no quota; {count_of(host.threads, 'thread')}"),)
-    text = f"{least:.3g} CPUs for {count_of(host.threads, 'thread')}"
-    return (Observation(Level.OK if least >= host.threads else Level.PROBLEM, text, least, "CPUs"),)
-
-
-def throttling(host: Host) -> Sequence[Observation]:
-    """Check the share of quota periods in which this process's cgroup was stopped."""
-    throttling = read_throttling(throttling_files(host.root))
-    if throttling is None or not throttling.periods:
-        return (Observation(Level.OK, "no quota has been counted"),)
-    share = throttling.throttled / throttling.periods
-    text = f"stopped in {percent(share)} of {throttling.periods} periods, {throttling.seconds:.1f} s in all"
-    return (Observation(graded(share, 0.01, 0.1), text, share, "fraction"),)
-
-
-def siblings(host: Host) -> Sequence[Observation]:
-    """Check whether the CPUs of a run share cores."""
+@_check(
+    "CPU siblings",
+    "two threads share a core's units: dense arithmetic gains nothing and varies",
+    "give --threads the number of cores",
+)
+def siblings(host: Host) -> Observation:
     paths = [host.root / CPUS / f"cpu{cpu}/topology/thread_siblings_list" for cpu in host.cpus]
     cores = {read_text(path).strip() for path in paths}
     if "" in cores:
-        return unknown_result("the kernel does not show which CPUs share a core")
+        return _unknown("the kernel does not show which CPUs share a core")
     cores_text = f"{count_of(len(cores), 'core')} with {count_of(len(host.cpus), 'CPU')}"
     text = f"{count_of(host.threads, 'thread')} on {cores_text}"
-    return (Observation(Level.WARNING if host.threads > len(cores) else Level.OK, text, len(cores), "cores"),)
+    return Observation(Level.WARNING if host.threads > len(cores) else Level.OK, text, len(cores), "cores")
 
 
-def numa(host: Host) -> Sequence[Observation]:
-    """Check the number of memory nodes that the CPUs of a run belong to."""
+@_check(
+    "memory nodes",
+    "memory of another node is slower: where pages land changes the time",
+    "numactl --cpunodebind=0 --membind=0 accelbench run …",
+)
+def numa(host: Host) -> Observation:
     nodes = {
         folder.name for cpu in host.cpus for folder in (host.root / CPUS / f"cpu{cpu}").glob("node[0-9]*")
     }
     if not nodes:
-        return unknown_result("the kernel does not show memory nodes")
+        return _unknown("the kernel does not show memory nodes")
     balancing = read_number(host.root / "proc/sys/kernel/numa_balancing")
     balancing_text = "; pages are moved between them" if balancing else ""
     text = f"CPUs on {count_of(len(nodes), 'memory node')}" + balancing_text
-    return (Observation(Level.WARNING if len(nodes) > 1 else Level.OK, text, len(nodes), "nodes"),)
+    return Observation(Level.WARNING if len(nodes) > 1 else Level.OK, text, len(nodes), "nodes")
 
 
-def cpu_energy(host: Host) -> Sequence[Observation]:
-    """Check access to the CPU's energy counters."""
-    packages = kernel.cpu_packages(host.root)
-    if isinstance(packages, str):
-        refused = any((host.root / kernel.RAPL).glob("*"))
-        return (Observation(Level.WARNING if refused else Level.UNKNOWN, packages),)
-    return (Observation(Level.OK, f"{len(packages)} RAPL packages can be read", len(packages), "packages"),)
+@_check(
+    "memory",
+    "a large case is ended by the kernel, or makes others give way",
+    "end what uses it, or choose smaller sizes with -p",
+)
+def available_memory(host: Host) -> Observation:
+    if "MemAvailable" not in memory_bytes(host.root):
+        return _unknown(NO_MEMINFO)
+    free = available_bytes(host.root)
+    level = _graded(-free, -2 * GIB, -GIB / 2)  # a framework takes about half a GiB
+    return Observation(level, f"{size(free)} of {size(total_bytes(host.root))} available", free, "B")
 
 
-def available_memory(host: Host) -> Sequence[Observation]:
-    """Check the memory available to a case, cgroup limits respected."""
-    memory = memory_bytes(host.root)
-    if "MemAvailable" not in memory:
-        return unknown_result(NO_MEMINFO)
-    limits = [(limit, limit - used) for limit, used in memory_limits(host.root)]
-    total = min([memory.get("MemTotal", 0), *(limit for limit, _ in limits)])
-    free = max(min([memory["MemAvailable"], *(unused for _, unused in limits)]), 0)
-    level = graded(-free, -2 * GIB, -GIB / 2)  # a framework takes about half a GiB
-    return (Observation(level, f"{size(free)} of {size(total)} available", free, "B"),)
-
-
-def swap(host: Host) -> Sequence[Observation]:
-    """Check for swap in use: pages of running programs may be there."""
+@_check(
+    "swap",
+    "what was put there comes back page by page, in the middle of a step",
+    "sudo swapoff -a, once there is memory for it",
+)
+def swap(host: Host) -> Observation:
     memory = memory_bytes(host.root)
     if "SwapTotal" not in memory:
-        return unknown_result(NO_MEMINFO)
+        return _unknown(NO_MEMINFO)
     total = memory["SwapTotal"]
     if not total:
-        return (Observation(Level.OK, "none", 0, "B"),)
+        return Observation(Level.OK, "none", 0, "B")
     used = total - memory.get("SwapFree", total)
-    return (Observation(graded(used, 16 * 2**20), f"{size(used)} of {size(total)} in use", used, "B"),)
+    return Observation(_graded(used, 16 * 2**20), f"{size(used)} of {size(total)} in use", used, "B")
 
 
-def memory_pressure(host: Host) -> Sequence[Observation]:
-    """Check the share of the last ten seconds in which a task waited for memory."""
+@_check(
+    "memory pressure",
+    "steps wait while the kernel looks for free pages",
+    "end what uses memory",
+)
+def memory_pressure(host: Host) -> Observation:
     waiting = pressure(host.root, "memory")
     if waiting is None:
-        return unknown_result("the kernel does not measure pressure (PSI)")
+        return _unknown("the kernel does not measure pressure (PSI)")
     text = f"tasks waited for memory {percent(waiting.share)} of the last 10 s"
-    return (Observation(graded(waiting.share, 0.01, 0.1), text, waiting.share, "fraction"),)
+    return Observation(_graded(waiting.share, 0.01, 0.1), text, waiting.share, "fraction")
 
 
-def huge_pages(host: Host) -> Sequence[Observation]:
-    """Check whether a page fault may wait for a huge page."""
+@_check(
+    "huge pages",
+    "a page fault may wait until a huge page is free",
+    "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/defrag",
+)
+def huge_pages(host: Host) -> Observation:
     modes = [
         re.search(r"\[([a-z+]+)\]", read_text(host.root / PAGES / name)) for name in ("enabled", "defrag")
     ]
     if modes[0] is None:
-        return unknown_result("the kernel has no transparent huge pages")
+        return _unknown("the kernel has no transparent huge pages")
     enabled, defrag = modes[0][1], modes[1][1] if modes[1] else "?"
     stalls = enabled == "always" and defrag == "always"
-    return (Observation(Level.WARNING if stalls else Level.OK, f"enabled: {enabled}, defrag: {defrag}"),)
+    return Observation(Level.WARNING if stalls else Level.OK, f"enabled: {enabled}, defrag: {defrag}")
 
 
-def shared_memory(host: Host) -> Sequence[Observation]:
-    """Check the space that processes share for data such as batches of images."""
+@_check(
+    "shared memory",
+    "workers of an input pipeline hand over batches there, and ranks tensors: without room they fail",
+    "docker run --shm-size=8g; in Kubernetes, a volume emptyDir: {medium: Memory} at /dev/shm",
+)
+def shared_memory(host: Host) -> Observation:
     if host.shared_bytes is None:
-        return unknown_result("there is no /dev/shm")
-    level = graded(-host.shared_bytes, -GIB, -GIB / 16)  # Docker's default is 64 MiB
-    return (Observation(level, f"{size(host.shared_bytes)} free in /dev/shm", host.shared_bytes, "B"),)
+        return _unknown("there is no /dev/shm")
+    level = _graded(-host.shared_bytes, -GIB, -GIB / 16)  # Docker's default is 64 MiB
+    return Observation(level, f"{size(host.shared_bytes)} free in /dev/shm", host.shared_bytes, "B")
 
 
-def clock_source(host: Host) -> Sequence[Observation]:
-    """Check the kernel's time source, which may be a fast register or a slow device."""
+@_check(
+    "clock source",
+    "reading the time is a call into the kernel: blocks are longer, and cost more",
+    "dmesg | grep -i clocksource says why the processor's counter is not used",
+)
+def clock_source(host: Host) -> Observation:
     name = read_text(host.root / SOURCE).strip()
     if name in FAST | SLOW:
-        return (Observation(Level.WARNING if name in SLOW else Level.OK, name),)
-    return unknown_result(f"{name}: not known to be fast or slow" if name else "the kernel does not show it")
+        return Observation(Level.WARNING if name in SLOW else Level.OK, name)
+    return _unknown(f"{name}: not known to be fast or slow" if name else "the kernel does not show it")
 
 
-def gpus_present(host: Host) -> Sequence[Observation]:
-    """Check that NVML answers, and list the GPUs."""
+@_check(
+    "CPU energy",
+    "energy_j of a CPU is null; times are not affected",
+    "where counters exist: sudo chmod a+r /sys/class/powercap/intel-rapl:*/energy_uj"
+    " (it shows others what the CPU does: CVE-2020-8694)",
+)
+def cpu_energy(host: Host) -> Observation:
+    packages = kernel.cpu_packages(host.root)
+    if isinstance(packages, str):
+        refused = any((host.root / kernel.RAPL).glob("*"))
+        return Observation(Level.WARNING if refused else Level.UNKNOWN, packages)
+    return Observation(Level.OK, f"{len(packages)} RAPL packages can be read", len(packages), "packages")
+
+
+@_check(
+    "GPUs",
+    "clocks, power, throttling and energy of a GPU are not recorded",
+    "install the driver of the NVIDIA GPU, if there is one",
+)
+def gpus_present(host: Host) -> Observation:
     if isinstance(host.nvml, str):
-        return unknown_result(host.nvml)
+        return _unknown(host.nvml)
     count = host.nvml.count()
     names = ", ".join(f"{index}: {host.nvml.settings(index).name}" for index in range(count))
-    return (Observation(Level.OK, names or "none", count, "GPUs"),)
+    return Observation(Level.OK, names or "none", count, "GPUs")
 
 
-def cuda_libraries(host: Host) -> Sequence[Observation]:
-    """Check that the packages with CUDA's libraries are of one major version. No result without any."""
+@_check(
+    "CUDA libraries",
+    "a framework may load libraries of the other version: it fails to start, or finds no GPU",
+    "pip install -e '.[nvidia]' in a new environment, for torch, JAX and ONNX Runtime; "
+    "accelbench env create tensorflow --variant cuda, for TensorFlow",
+)
+def cuda_libraries(host: Host) -> Observation | None:
     packages: dict[str, list[str]] = {}
     for name, version in sorted(host.packages.items()):
         if major := _cuda_major(name, version):
             packages.setdefault(major, []).append(name)
+    if not packages:
+        return None
     texts = [
         f"CUDA {major} ({', '.join(names[:MAX_NAMED])}{', …' if len(names) > MAX_NAMED else ''})"
         for major, names in sorted(packages.items())
     ]
     level = Level.WARNING if len(packages) > 1 else Level.OK
-    return (Observation(level, " and ".join(texts), len(packages), "versions"),) if packages else ()
+    return Observation(level, " and ".join(texts), len(packages), "versions")
 
 
 def _cuda_major(package: str, version: str) -> str:
@@ -321,106 +423,169 @@ def _cuda_major(package: str, version: str) -> str:
     return version.partition(".")[0] if package in VERSIONED else ""
 
 
-def amd_gpus(host: Host) -> Sequence[Observation]:
-    """Warn about AMD GPUs, counted by the nodes of their compute driver."""
+@_check(
+    "AMD GPUs",
+    f"{NOT_VERIFIED}; without amdsmi, their clocks, power and energy are not recorded",
+    "install ROCm's package amdsmi beside accelbench",
+)
+def amd_gpus(host: Host) -> Observation | None:
     nodes = (host.root / "sys/class/kfd/kfd/topology/nodes").glob("*/gpu_id")
     count = sum(bool(read_number(node)) for node in nodes)  # 0 for a CPU
-    return (Observation(Level.WARNING, f"{count} of AMD", count, "GPUs"),) if count else ()
+    return Observation(Level.WARNING, f"{count} of AMD", count, "GPUs") if count else None
 
 
-def gpu_processes(host: Host) -> Sequence[Observation]:
-    """Check for processes that compute on a GPU before the measurement."""
-
-    def look(nvml: Nvml, index: int) -> Observation:
-        count = nvml.state(index).processes
-        if count is None:
-            return Observation(Level.UNKNOWN, "its processes are not shown")
-        names = f": {', '.join(nvml.process_names(index))}" if count else ""
-        text = f"{count_of(count, 'process')} {'computes' if count == 1 else 'compute'} on it{names}"
-        return Observation(graded(count, 1), text, count, "processes")
-
-    return _observe_gpus(host, look)
-
-
-def gpu_clocks(host: Host) -> Sequence[Observation]:
-    """Compare the requested SM clock with the highest, and show the current one."""
-
-    def judge(gpu: GpuSettings, now: GpuState) -> Observation:
-        if gpu.max_sm_mhz is None:
-            return Observation(Level.UNKNOWN, "its clocks are not shown")
-        text = f"SM clock at most {gpu.max_sm_mhz} MHz"
-        if now.sm_mhz is not None:
-            text += f", now {now.sm_mhz}"
-        if gpu.set_sm_mhz is None:
-            return Observation(Level.OK, text, gpu.max_sm_mhz, "MHz")
-        level = graded(gpu.max_sm_mhz / gpu.set_sm_mhz, 1.01) if gpu.set_sm_mhz else Level.WARNING
-        return Observation(level, f"{text}, set to {gpu.set_sm_mhz}", gpu.set_sm_mhz, "MHz")
-
-    return _judge_gpus(host, judge)
+@_check(
+    "GPU processes",
+    "they share the GPU's units, memory and power with the step",
+    "end them, or choose another GPU with CUDA_VISIBLE_DEVICES",
+    each_gpu=True,
+)
+def gpu_processes(nvml: Nvml, index: int) -> Observation:
+    count = nvml.state(index).processes
+    if count is None:
+        return _unknown("its processes are not shown")
+    names = f": {', '.join(nvml.process_names(index))}" if count else ""
+    text = f"{count_of(count, 'process')} {'computes' if count == 1 else 'compute'} on it{names}"
+    return Observation(_graded(count, 1), text, count, "processes")
 
 
-def gpu_power(host: Host) -> Sequence[Observation]:
-    """Compare the power limit with its default."""
-
-    def judge(gpu: GpuSettings, _now: GpuState) -> Observation:
-        limit, default = gpu.power_limit_w, gpu.default_power_limit_w
-        if not limit or not default:
-            return Observation(Level.UNKNOWN, "its power limit is not shown")
-        level = graded(default / limit, 1.01)
-        return Observation(level, f"power limit {limit:.0f} W of {default:.0f} W", limit, "W")
-
-    return _judge_gpus(host, judge)
-
-
-def gpu_heat(host: Host) -> Sequence[Observation]:
-    """Check for reasons that slow an idle GPU down, and the distance to its slow-down temperature."""
-
-    def judge(gpu: GpuSettings, now: GpuState) -> Observation:
-        if now.temperature_c is None:
-            return Observation(Level.UNKNOWN, "its temperature is not shown")
-        reasons = dict.fromkeys(name for bit, name in THROTTLED.items() if (now.reasons or 0) & bit)
-        text = f"{now.temperature_c} °C" + (f", limited by {', '.join(reasons)}" if reasons else "")
-        if gpu.slowdown_c:
-            text += f"; slows itself at {gpu.slowdown_c} °C"
-        close = gpu.slowdown_c is not None and now.temperature_c >= gpu.slowdown_c - 10
-        level = Level.PROBLEM if reasons else Level.WARNING if close else Level.OK
-        return Observation(level, text, now.temperature_c, "°C")
-
-    return _judge_gpus(host, judge)
+@_check(
+    "GPU clocks",
+    "the GPU is slower than it can be, though steadier: compare only with the same setting",
+    "full speed: sudo nvidia-smi -rac -rgc; steadiest: sudo nvidia-smi -lgc MHZ,MHZ, a sustainable clock",
+    each_gpu=True,
+)
+def gpu_clocks(nvml: Nvml, index: int) -> Observation:
+    gpu, now_mhz = nvml.settings(index), nvml.state(index).sm_mhz
+    if gpu.max_sm_mhz is None:
+        return _unknown("its clocks are not shown")
+    text = f"SM clock at most {gpu.max_sm_mhz} MHz" + (f", now {now_mhz}" if now_mhz is not None else "")
+    if gpu.set_sm_mhz is None:
+        return Observation(Level.OK, text, gpu.max_sm_mhz, "MHz")
+    level = _graded(gpu.max_sm_mhz / gpu.set_sm_mhz, 1.01) if gpu.set_sm_mhz else Level.WARNING
+    return Observation(level, f"{text}, set to {gpu.set_sm_mhz}", gpu.set_sm_mhz, "MHz")
 
 
-def gpu_persistence(host: Host) -> Sequence[Observation]:
-    """Check that the driver stays loaded while the GPU is idle."""
-    return _switch(host, "persistence mode", lambda gpu: gpu.persistent, good=True)
+@_check(
+    "GPU power limit",
+    "sustained work is slower than the GPU's default allows",
+    "sudo nvidia-smi -pl WATTS, the default",
+    each_gpu=True,
+)
+def gpu_power(nvml: Nvml, index: int) -> Observation:
+    gpu = nvml.settings(index)
+    limit, default = gpu.power_limit_w, gpu.default_power_limit_w
+    if not limit or not default:
+        return _unknown("its power limit is not shown")
+    return Observation(
+        _graded(default / limit, 1.01), f"power limit {limit:.0f} W of {default:.0f} W", limit, "W"
+    )
 
 
-def gpu_slices(host: Host) -> Sequence[Observation]:
-    """Check whether the GPU is divided."""
-    return _switch(host, "MIG", lambda gpu: gpu.mig, good=False)
+@_check(
+    "GPU heat",
+    "the clock falls while a case runs: later blocks are slower",
+    "let it cool, and check its airflow",
+    each_gpu=True,
+)
+def gpu_heat(nvml: Nvml, index: int) -> Observation:
+    slowdown_c, now = nvml.settings(index).slowdown_c, nvml.state(index)
+    if now.temperature_c is None:
+        return _unknown("its temperature is not shown")
+    reasons = dict.fromkeys(name for bit, name in THROTTLED.items() if (now.reasons or 0) & bit)
+    text = f"{now.temperature_c} °C" + (f", limited by {', '.join(reasons)}" if reasons else "")
+    if slowdown_c:
+        text += f"; slows itself at {slowdown_c} °C"
+    close = slowdown_c is not None and now.temperature_c >= slowdown_c - 10
+    level = Level.PROBLEM if reasons else Level.WARNING if close else Level.OK
+    return Observation(level, text, now.temperature_c, "°C")
 
 
-def _switch(
-    host: Host, name: str, value: Callable[[GpuSettings], bool | None], good: bool
-) -> Sequence[Observation]:
-    def judge(gpu: GpuSettings, _now: GpuState) -> Observation:
-        is_on = value(gpu)
-        if is_on is None:
-            return Observation(Level.OK, f"it has no {name}")
-        level = Level.OK if is_on is good else Level.WARNING
-        return Observation(level, f"{name} is {'on' if is_on else 'off'}")
-
-    return _judge_gpus(host, judge)
+@_check(
+    "GPU persistence",
+    "each process loads the driver again: cold starts are longer, clocks begin low",
+    "sudo nvidia-smi -pm 1",
+    each_gpu=True,
+)
+def gpu_persistence(nvml: Nvml, index: int) -> Observation:
+    return _switch("persistence mode", nvml.settings(index).persistent, good=True)
 
 
-def _judge_gpus(host: Host, judge: Callable[[GpuSettings, GpuState], Observation]) -> Sequence[Observation]:
-    return _observe_gpus(host, lambda nvml, index: judge(nvml.settings(index), nvml.state(index)))
+@_check(
+    "GPU slices",
+    "a slice has a part of the GPU; power, clocks and energy are the whole GPU's",
+    "sudo nvidia-smi -mig 0",
+    each_gpu=True,
+)
+def gpu_slices(nvml: Nvml, index: int) -> Observation:
+    return _switch("MIG", nvml.settings(index).mig, good=False)
 
 
-def _observe_gpus(host: Host, look: Callable[[Nvml, int], Observation]) -> Sequence[Observation]:
-    if isinstance(host.nvml, str):
-        return ()
-    observations = [look(host.nvml, index) for index in range(host.nvml.count())]
-    return [
-        replace(observation, text=f"GPU {index}: {observation.text}")
-        for index, observation in enumerate(observations)
+def _switch(name: str, is_on: bool | None, *, good: bool) -> Observation:
+    if is_on is None:
+        return Observation(Level.OK, f"it has no {name}")
+    return Observation(Level.OK if is_on is good else Level.WARNING, f"{name} is {'on' if is_on else 'off'}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Result of a check. `value` is the number in the text `seen`, in `unit`, if there is one."""
+
+    check: str
+    status: Level
+    seen: str
+    value: float | None
+    unit: str
+    effect: str  # on measurements, if the check is not ok
+    remedy: str
+
+    @property
+    def wrong(self) -> bool:
+        """True for problems and warnings."""
+        return self.status in (Level.PROBLEM, Level.WARNING)
+
+
+def examine(host: Host) -> list[Finding]:
+    """Run every check, worst finding first; findings of equal status in the order of the table."""
+    findings = [
+        Finding(
+            check=check.name,
+            status=observation.level,
+            seen=observation.text,
+            value=observation.value,
+            unit=observation.unit,
+            effect=check.effect,
+            remedy=check.remedy,
+        )
+        for check in CHECKS
+        for observation in check.observations(host)
     ]
+    return sorted(findings, key=lambda finding: list(Level).index(finding.status))
+
+
+def examine_machine() -> list[Finding]:
+    """Run the checks of this machine. The GPUs are NVIDIA's, else AMD's."""
+    gpus = connect()
+    if isinstance(gpus, str) and not isinstance(amd_gpus := connect_to_amd(), str):
+        gpus = amd_gpus
+    try:
+        return examine(this_host(gpus))
+    finally:
+        if not isinstance(gpus, str):
+            gpus.close()
+
+
+def this_host(nvml: Nvml | str, sleep: Callable[[float], None] = time.sleep) -> Host:
+    """Inspect this machine, watching its other processes for half a second."""
+    root, shared_bytes = Path("/"), None
+    with suppress(OSError):
+        shared_bytes = shutil.disk_usage(root / "dev/shm").free
+    return Host(
+        root=root,
+        cpus=allowed_cpus(),
+        threads=default_threads(root),
+        pause=watch_neighbours(root, sleep),
+        nvml=nvml,
+        shared_bytes=shared_bytes,
+        packages={str(package.name): package.version for package in distributions()},
+    )

@@ -1,4 +1,4 @@
-"""Findings of `accelbench doctor`, and its measurement of the best rates of devices."""
+"""Measure the best rates of devices: `accelbench doctor --ceilings`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from pathlib import Path
 from benchbench.analyse.roofline import CEILINGS_COMMAND, Ceiling, measured_roofs
 from benchbench.analyse.rows import probed_version_and_model
 from benchbench.diagnosis import ceilings
-from benchbench.diagnosis.findings import Finding, examine, this_host
 from benchbench.errors import AccelbenchError, NothingToMeasure, UnreadableInput
 from benchbench.launch.pool import WorkerPool
-from benchbench.machine.gpus import Nvml, connect, connect_to_amd
 from benchbench.model.case import Case
 from benchbench.model.options import MeasureOptions
 from benchbench.model.run import RunInfo
@@ -32,16 +30,6 @@ class Ceilings:
     found: Sequence[Ceiling]
     notes: Sequence[str]
     path: Path
-
-
-def examine_machine() -> list[Finding]:
-    """Run the checks of this machine, worst finding first."""
-    gpus = _connect_gpus()
-    try:
-        return examine(this_host(gpus))
-    finally:
-        if not isinstance(gpus, str):
-            gpus.close()
 
 
 def measure_ceilings(options: MeasureOptions, observer: RunObserver) -> Ceilings:
@@ -127,12 +115,3 @@ def _store(info: RunInfo, rates: Sequence[Ceiling]) -> Path:
     stored = ceilings.read_ceilings(info.machine)
     disk.save(path, ceilings.encode(info.machine, ceilings.merge(stored, rates)))
     return path
-
-
-def _connect_gpus() -> Nvml | str:
-    """The counters of NVIDIA's GPUs, else of AMD's; the reason of the former if there are none."""
-    gpus = connect()
-    if not isinstance(gpus, str):
-        return gpus
-    of_amd = connect_to_amd()
-    return gpus if isinstance(of_amd, str) else of_amd

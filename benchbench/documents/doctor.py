@@ -8,8 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from benchbench.analyse.roofline import MEMORY, Ceiling
-from benchbench.diagnosis.checks import Level
-from benchbench.diagnosis.findings import Finding
+from benchbench.diagnosis.checks import Finding, Level
 from benchbench.documents.document import (
     Cell,
     Column,

@@ -56,7 +56,7 @@ def machine(root: Path = Path("/"), search_path: str | None = None) -> Machine:
         cores=_cores(root, cpuinfo),
         threads=usable_threads(root),
         cpu_quota=cpu_quota(root),
-        memory_bytes=min([_physical_bytes(root), *(limit for limit, _ in memory_limits(root))]),
+        memory_bytes=total_bytes(root),
         architecture=platform.machine(),
         os=os_name(platform.system(), platform.release()),
         python=platform.python_version(),
@@ -201,24 +201,18 @@ def _cores(root: Path, cpuinfo: str) -> int:
 
 def available_bytes(root: Path = Path("/")) -> int:
     """Memory that new processes can use before swapping or the limit of a cgroup."""
-    remaining = [limit - used for limit, used in memory_limits(root)]
-    return max(min([_unused_bytes(root), *remaining]), 0)
-
-
-def _unused_bytes(root: Path) -> int:
-    if available := memory_bytes(root).get("MemAvailable"):
-        return available
     import psutil
 
-    return int(psutil.virtual_memory().available)
+    available = memory_bytes(root).get("MemAvailable") or int(psutil.virtual_memory().available)
+    return max(min([available, *(limit - used for limit, used in memory_limits(root))]), 0)
 
 
-def _physical_bytes(root: Path) -> int:
-    if total := memory_bytes(root).get("MemTotal"):
-        return total
+def total_bytes(root: Path = Path("/")) -> int:
+    """Memory of the machine, or the limit of a cgroup below it."""
     import psutil
 
-    return int(psutil.virtual_memory().total)
+    physical = memory_bytes(root).get("MemTotal") or int(psutil.virtual_memory().total)
+    return min([physical, *(limit for limit, _ in memory_limits(root))])
 
 
 def os_name(system: str, release: str) -> str:
