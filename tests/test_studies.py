@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchbench.timing.policy import POLICIES
-from studies import check_speed, history_speed, isolation, nightly, real_checks, rivals, spin_comparison
+from studies import isolation, nightly, real_checks, rivals, spin_comparison
 from studies.recorded import Made
 from studies.time_to_precision import (
     STARTING_S,
@@ -47,9 +47,6 @@ def kept_repository(folder: Path) -> list[Path]:
 @pytest.mark.parametrize(
     "begin",
     [
-        pytest.param(lambda folder: check_speed.timed(2, 2), id="check_speed"),
-        pytest.param(lambda folder: history_speed.analysed(30, 1), id="history_speed"),
-        pytest.param(lambda folder: history_speed.made(0).records, id="history_speed-made"),
         pytest.param(lambda folder: isolation.compared(FAKE, folder)["verdicts"], id="isolation"),
         pytest.param(kept_repository, id="real_checks"),
     ],
