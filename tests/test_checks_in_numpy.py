@@ -25,8 +25,8 @@ from benchbench.worker.after_timing import (
     check_projection,
     check_waited,
 )
-from benchbench.worker.case import OpenCase, check_timed, verify_output
-from benchbench.worker.program import Implausible, WrongResult, build
+from benchbench.worker.case import check_timed, verify_output
+from benchbench.worker.program import Implausible, OpenCase, WrongResult, build
 from benchbench.worker.reference import reference
 from benchbench.workloads.base import Draw, Program, Step, Training, Workload
 from benchbench.workloads.networks.plain_cnns import ConvnetTrain
@@ -56,7 +56,14 @@ def check(
     """Check a case after timing, as its process does."""
     backend, session = Fake(), (Mutable if mutable else FakeSession)("cpu", dtype)
     runner = build(backend, session, work, dtype)
-    check_other_inputs(backend, work, a_case(dtype=dtype), runner, session, {"warm": False} | job)
+    job = {"case": {"dtype": str(dtype)}, "warm": False} | job
+    check_other_inputs(OpenCase(backend, job, a_case(dtype=dtype), work, session, runner))
+
+
+def job_of(work: Workload, *, warm: bool) -> dict[str, Any]:
+    """The fields of a job that the checks read."""
+    fields = asdict(reference(work, Dtype.FLOAT32))
+    return {"reference": fields, "warm": warm, "case": {"dtype": "float32"}}
 
 
 # Products
@@ -144,10 +151,10 @@ def test_an_output_that_was_computed_before_is_found() -> None:
     work = product(first_output())
     backend, session = Fake(), FakeSession("cpu", Dtype.FLOAT32)
     runner = build(backend, session, work, Dtype.FLOAT32)
-    job = {"reference": asdict(reference(work, Dtype.FLOAT32)), "warm": False}
-    verify_output(work, runner, runner.step(), session, job)  # right before timing
+    opened = OpenCase(backend, job_of(work, warm=False), a_case(), work, session, runner)
+    verify_output(opened, runner.step())  # right before timing
     with pytest.raises(WrongResult, match="of other inputs"):
-        check_other_inputs(backend, work, a_case(), runner, session, job)
+        check_other_inputs(opened)
 
 
 @pytest.mark.parametrize("warm", [False, True])
@@ -156,13 +163,13 @@ def test_an_output_cached_by_address_is_found_if_arrays_can_be_overwritten(*, wa
         work = product(cached_by_address())
         backend, session = Fake(), (Mutable if mutable else FakeSession)("cpu", Dtype.FLOAT32)
         runner = build(backend, session, work, Dtype.FLOAT32)
-        job = {"reference": asdict(reference(work, Dtype.FLOAT32)), "warm": warm}
+        opened = OpenCase(backend, job_of(work, warm=warm), a_case(), work, session, runner)
         runner.step()
         if mutable:
             with pytest.raises(WrongResult, match="of other inputs"):
-                check_other_inputs(backend, work, a_case(), runner, session, job)
+                check_other_inputs(opened)
         else:
-            check_other_inputs(backend, work, a_case(), runner, session, job)
+            check_other_inputs(opened)
 
 
 @pytest.mark.parametrize(
@@ -525,11 +532,12 @@ def test_results_that_can_be_read_only_later_are_implausible(
         return arrays if outputs > 1 else arrays[0]
 
     runner = cast(Any, SimpleNamespace(step=step, program=Program(step)))
+    opened = OpenCase(Fake(), {}, a_case(), work, session, runner)
     if is_lazy:
         with pytest.raises(Implausible):
-            check_waited(work, runner, session, cast(Any, session), 4)
+            check_waited(opened, cast(Any, session), 4)
     else:
-        check_waited(work, runner, session, cast(Any, session), 4)
+        check_waited(opened, cast(Any, session), 4)
 
 
 WORK = ConvnetTrain().tiny()
@@ -553,7 +561,7 @@ class Restless:
 def check_alternating(of_batch: Callable[[Any], float]) -> None:
     session = SimpleNamespace(exchange=lambda _, value: value, fetch=np.asarray, world=ALONE, put=np.asarray)
     runner = cast(Any, Restless(of_batch))
-    check_loss(Fake(), cast(Any, WORK), a_case(), runner, cast(Any, session))
+    check_loss(OpenCase(Fake(), {}, a_case(), cast(Any, WORK), cast(Any, session), runner))
 
 
 def test_an_alternating_loss_that_depends_on_the_batch_passes() -> None:
@@ -577,7 +585,7 @@ def test_inputs_of_training_are_checked_only_in_the_first_process(
     monkeypatch.setattr(measured, "check_waited", lambda *_: checks.append("waited"))
     world = SimpleNamespace(processes=1, gather=lambda value: [value])
     session = SimpleNamespace(world=world, timer=lambda: None)
-    open_case = OpenCase(a_case(), work, cast(Any, session), cast(Any, None), {})
+    opened = OpenCase(Fake(), {"warm": warm}, a_case(), work, cast(Any, session), cast(Any, None))
     samples = SimpleNamespace(block_s=[1.0], iterations=1)
-    check_timed(Fake(), {"warm": warm}, {}, open_case, cast(Any, samples))
+    check_timed(opened, {}, cast(Any, samples))
     assert checks == (["inputs"] if isinstance(work, Gemm) else []) * warm + ["inputs", "waited"] * (not warm)

@@ -19,11 +19,12 @@ from benchbench.errors import Unsupported, UsageError
 from benchbench.model.case import Dtype
 from benchbench.model.device import DeviceClass
 from benchbench.worker import after_timing, verify
-from benchbench.worker.program import Implausible, build
+from benchbench.worker.program import Implausible, OpenCase, build
 from benchbench.worker.reference import reference
 from benchbench.workloads._optimizers import OPTIMIZERS
 from benchbench.workloads.base import Draw, Operation, Program, Workload
 from benchbench.workloads.operations.gemm import Gemm
+from tests.factories import a_case
 from tests.tiny import EVERY, NAMES, parameters_of, tiny, variants
 
 REAL = ["torch", "tensorflow", "jax"]  # loaded together in this process; test_matrix.py has all backends
@@ -119,7 +120,7 @@ def test_a_product_without_synchronisation_is_implausible() -> None:
         timer = session.timer() if wait else HostTimer(lambda output: None)
         runner = build(backend("jax"), session, work, Dtype.FLOAT32)
         with pytest.raises(expected) if expected else nullcontext():
-            after_timing.check_waited(work, runner, session, timer, 1)
+            after_timing.check_waited(OpenCase(backend("jax"), {}, a_case(), work, session, runner), timer, 1)
 
 
 @pytest.mark.real

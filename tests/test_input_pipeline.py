@@ -32,7 +32,7 @@ from benchbench.model.measurement import Measurement
 from benchbench.store.codec import decode, encode
 from benchbench.worker.after_timing import check_fed_step
 from benchbench.worker.case import PART_BLOCKS, time_parts
-from benchbench.worker.program import WrongResult, build
+from benchbench.worker.program import OpenCase, WrongResult, build
 from benchbench.workloads._image_sets import (
     DATA_PATHS,
     EPOCHS,
@@ -426,11 +426,12 @@ def test_a_timed_step_that_ignores_its_batch_is_wrong() -> None:
     case = a_case(workload="input_pipeline", params=work.params, phase=work.phase)
     session = backend.open("cpu", Dtype.FLOAT32, "eager", 2)
     with build(backend, session, work, Dtype.FLOAT32) as runner:
-        check_fed_step(backend, work, case, runner, session)
+        opened = OpenCase(backend, {}, case, work, session, runner)
+        check_fed_step(opened)
         right = runner.compiled
         runner.compiled = lambda *_: right(*runner.program.inputs)
         with pytest.raises(WrongResult, match="does not depend on the inputs"):
-            check_fed_step(backend, work, case, runner, session)
+            check_fed_step(opened)
 
 
 @pytest.mark.real

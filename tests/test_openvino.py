@@ -21,9 +21,10 @@ from benchbench.machine.kernel import cpu_flags
 from benchbench.model.case import Dtype, Phase
 from benchbench.model.device import Device, DeviceClass
 from benchbench.model.note import NoteKind
-from benchbench.worker.program import build, other_inputs
+from benchbench.worker.program import OpenCase, build
 from benchbench.workloads.base import Draw
 from tests.brief import BRIEFLY
+from tests.factories import a_case
 from tests.program import accelbench, rows
 from tests.tiny import tiny
 
@@ -242,7 +243,8 @@ def test_a_request_shares_the_memory_of_torch_inputs_and_outputs(
         address, before = first.data_ptr(), session.fetch(first)
         left, right = (session.fetch(tensor) for tensor in runner.program.inputs)
         np.testing.assert_allclose(before, left @ right, atol=1e-5)
-        inputs = other_inputs(backend, session, work, Dtype.FLOAT32, runner)
+        opened = OpenCase(backend, {}, a_case(), work, session, runner)
+        inputs = opened.inputs_of(opened.other_arrays())
         assert [tensor.data_ptr() for tensor in inputs] == [
             tensor.data_ptr() for tensor in runner.program.inputs
         ]

@@ -21,7 +21,7 @@ from benchbench.timing.policy import POLICIES
 from benchbench.worker.after_timing import check_cpu_limits
 from benchbench.worker.case import measure_case
 from benchbench.worker.plausibility import check_new_inputs
-from benchbench.worker.program import Implausible, WrongResult, build
+from benchbench.worker.program import Implausible, OpenCase, WrongResult, build
 from benchbench.worker.user_models.lookup import describe_model, model_workload
 from benchbench.worker.user_models.source import most_taps
 from benchbench.workloads.base import Program
@@ -278,4 +278,6 @@ def test_a_torch_program_that_keeps_its_output_by_version_is_implausible() -> No
     for compiled, expected in outcomes:
         runner.compiled = compiled
         with expected:
-            check_new_inputs(backend, work, a_case(device="cpu"), runner, session, session.timer())
+            check_new_inputs(
+                OpenCase(backend, {}, a_case(device="cpu"), work, session, runner), session.timer()
+            )

@@ -12,7 +12,7 @@ from benchbench.model.case import Dtype
 from benchbench.worker import verify
 from benchbench.worker.after_timing import check_update
 from benchbench.worker.jobs import largest_deviation
-from benchbench.worker.program import Runner, WrongResult, build
+from benchbench.worker.program import OpenCase, Runner, WrongResult, build
 from benchbench.worker.reference import reference, reference_elements
 from benchbench.workloads._optimizers import OPTIMIZERS
 from benchbench.workloads._reference.ops import Ops
@@ -106,7 +106,7 @@ def test_a_nan_gradient_reaches_every_parameter(optimizer: str) -> None:
     pytest.importorskip("torch")
     work = small(optimizer)
     backend, session, runner = opened("torch", work)
-    check_update(backend, work, a_case(), runner, session)
+    check_update(OpenCase(backend, {}, a_case(), work, session, runner))
 
 
 @pytest.mark.real
@@ -117,4 +117,4 @@ def test_an_update_that_ignores_its_gradients_is_detected() -> None:
     step, inputs = runner.compiled, runner.program.inputs
     runner.compiled = lambda *_: step(*inputs)
     with pytest.raises(WrongResult, match="weight does not depend on its gradient"):
-        check_update(backend, work, a_case(), runner, session)
+        check_update(OpenCase(backend, {}, a_case(), work, session, runner))

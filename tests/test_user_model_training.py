@@ -18,7 +18,7 @@ from benchbench.launch.user_models import UserModelSize
 from benchbench.model.case import Dtype, Phase
 from benchbench.model.user_model import parse_spec
 from benchbench.worker import after_timing
-from benchbench.worker.program import Runner, WrongResult, build, loss_of
+from benchbench.worker.program import OpenCase, Runner, WrongResult, build, loss_of
 from benchbench.worker.user_models import torch_module, torch_training
 from benchbench.worker.user_models.lookup import describe_model
 from benchbench.worker.user_models.torch_training import ModelTraining, objective_of
@@ -209,7 +209,7 @@ def checked_after_timing(name: str, change: Callable[[Runner], None] = lambda ru
     job = {"reference": dataclasses.asdict(training_reference(model, Dtype.FLOAT32))}
     with build(backend, session, model, Dtype.FLOAT32) as runner:
         change(runner)
-        after_timing.check_other_inputs(backend, model, case, runner, session, job)
+        after_timing.check_other_inputs(OpenCase(backend, job, case, model, session, runner))
 
 
 @pytest.mark.parametrize("name", MODELS)

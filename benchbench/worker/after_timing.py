@@ -5,7 +5,6 @@ Each check runs a few more steps of the timed program. Raises WrongResult or Imp
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
 from collections.abc import Collection, Mapping
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchbench.arrays import AnyArray, Floats
-from benchbench.backends.base import Backend, Session
+from benchbench.backends.base import Session
 from benchbench.format import rate
 from benchbench.machine.kernel import bytes_limit, cpu_flags, flops_limit
 from benchbench.model.case import Case, Dtype
@@ -30,18 +29,13 @@ from benchbench.timing.sampling import (
 from benchbench.worker import verify
 from benchbench.worker.program import (
     Implausible,
+    Inputs,
     Message,
+    OpenCase,
     Runner,
     WrongResult,
-    altered_inputs,
-    inputs_of,
     loss_of,
-    mixed_inputs,
-    other_arrays,
-    other_inputs,
-    reference_of,
     require_accuracy,
-    verify_form,
 )
 from benchbench.worker.random_cache import cached_normal
 from benchbench.worker.verify import UNIT_ROUNDOFF, UPDATE
@@ -76,52 +70,50 @@ def waits_in_step(runner: Runner, session: Session, samples: Samples) -> bool:
     return host_s > SPUN_STEPS * step_s / 2
 
 
-def check_other_inputs(
-    backend: Backend, workload: Workload, case: Case, runner: Runner, session: Session, job: Message
-) -> None:
+def check_other_inputs(opened: OpenCase) -> None:
     """Raise WrongResult if the timed program does not use its inputs."""
-    if isinstance(workload, Operation):
-        check_output(backend, workload, case, runner, session, job)
-    elif isinstance(workload, Training) and not workload.has_loss:
-        check_update(backend, workload, case, runner, session)
-    elif runner.program.feed:
-        check_fed_step(backend, workload, case, runner, session)
-    elif runner.program.restart:
-        assert isinstance(workload, Training)
-        check_steps(backend, workload, case, runner, session, job)
+    if isinstance(opened.workload, Operation):
+        check_output(opened, opened.workload)
+    elif isinstance(opened.workload, Training) and not opened.workload.has_loss:
+        check_update(opened)
+    elif opened.runner.program.feed:
+        check_fed_step(opened)
+    elif opened.runner.program.restart:
+        assert isinstance(opened.workload, Training)
+        check_steps(opened, opened.workload)
     else:
-        check_loss(backend, workload, case, runner, session)
+        check_loss(opened)
 
 
-def check_output(
-    backend: Backend, workload: Operation, case: Case, runner: Runner, session: Session, job: Message
-) -> None:
+def check_output(opened: OpenCase, workload: Operation) -> None:
     """Raise WrongResult if an operation's output for other inputs deviates from the reference.
 
     In the first process of a case, the other inputs are new arrays. Where arrays can be overwritten, they are
     also written into the timed ones, which detects outputs cached by address.
     """
-    reference = reference_of(workload, job)
+    reference = opened.reference()
     if reference.unverified:
         return
-    arrays = other_arrays(workload, case.computes_in, runner)
-    timed, new_inputs = runner.program.inputs, inputs_of(backend, session, workload, runner, arrays)
-    check = partial(
-        check_output_of,
-        workload=workload,
-        runner=runner,
-        session=session,
-        reference=reference,
-        projection=projection_of(workload, arrays, session),
-    )
+    runner, session = opened.runner, opened.session
+    arrays = opened.other_arrays()
+    timed, new_inputs = runner.program.inputs, opened.inputs_of(arrays)
+    projection = projection_of(workload, arrays, session)
+
+    def check(inputs: Inputs) -> None:
+        runner.inputs = repeat(inputs)
+        output = runner.step()
+        opened.verify(output, reference, " of other inputs, after timing,", others=True)
+        if projection:
+            check_projection(output, projection, session, reference)
+
     overwrites = new_inputs is not timed and session.overwrites
     if overwrites:  # first: new arrays would evict an output that is cached by address
         session.overwrite(timed, new_inputs)
         check(timed)
-    if not (job["warm"] and overwrites):
+    if not (opened.job["warm"] and overwrites):
         check(new_inputs)
     if workload.samples_apart and [*workload.output_shapes] == [OUTPUT] and session.world.devices == 1:
-        check_samples(backend, workload, case, runner, session, reference)
+        check_samples(opened, workload, reference)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,27 +122,6 @@ class Projection:
 
     signs: Floats
     expected: Floats
-
-
-def check_output_of(
-    inputs: tuple[Any, ...],
-    *,
-    workload: Operation,
-    runner: Runner,
-    session: Session,
-    reference: verify.Reference,
-    projection: Projection | None,
-) -> None:
-    """Raise WrongResult if the output for the other inputs deviates from the reference."""
-    runner.inputs = repeat(inputs)
-    output = runner.step()
-    verify_form(workload, runner, output, session)
-    elements = verify.output_elements(workload, runner.program, output, session, reference.seed)
-    deviation = verify.output_deviation(workload, elements, reference.others, reference.tolerance_of_others)
-    name = f"{deviation.tensor} of other inputs, after timing,"
-    require_accuracy(dataclasses.replace(deviation, tensor=name))
-    if projection:
-        check_projection(output, projection, session, reference)
 
 
 def projection_of(workload: Operation, arrays: Arrays, session: Session) -> Projection | None:
@@ -183,14 +154,7 @@ def check_projection(
     require_accuracy(verify.Deviation(f"{OUTPUT}'s rows, after timing,", error, limit))
 
 
-def check_samples(
-    backend: Backend,
-    workload: Operation,
-    case: Case,
-    runner: Runner,
-    session: Session,
-    reference: verify.Reference,
-) -> None:
+def check_samples(opened: OpenCase, workload: Operation, reference: verify.Reference) -> None:
     """Raise WrongResult if a program computes only some samples of its batch.
 
     Each sample is drawn at random, in each process anew, from two samples with known outputs. A program that
@@ -201,10 +165,10 @@ def check_samples(
     batch = workload.output_shape[0]
     from_others = np.random.default_rng().integers(0, 2, batch).astype(bool)
     row = int(verify.sample_indices(workload, reference.seed)[OUTPUT][0, 0])
-    inputs = mixed_inputs(backend, session, workload, case.computes_in, runner, from_others, row)
-    runner.inputs = repeat(inputs)
+    runner = opened.runner
+    runner.inputs = repeat(opened.mixed_inputs(from_others, row))
     output = runner.step()
-    elements = verify.sample_elements(workload, runner.program, output, session, batch, reference.seed)
+    elements = verify.sample_elements(workload, runner.program, output, opened.session, batch, reference.seed)
     for sample, (values, is_other) in enumerate(zip(elements, from_others, strict=True)):
         expected = reference.others if is_other else reference.expected
         error = verify.relative_error(values, expected[OUTPUT])
@@ -213,9 +177,7 @@ def check_samples(
         require_accuracy(verify.Deviation(name, error, limit))
 
 
-def check_steps(
-    backend: Backend, workload: Training, case: Case, runner: Runner, session: Session, job: Message
-) -> None:
+def check_steps(opened: OpenCase, workload: Training) -> None:
     """Raise WrongResult if a training step changes no parameters or ignores a sample.
 
     Each step starts from the initial weights, since a later network may have learnt its batch or diverged.
@@ -227,12 +189,12 @@ def check_steps(
     """
     import numpy as np
 
-    dtype = case.computes_in
+    runner, dtype = opened.runner, opened.dtype
     arrays = workload.arrays(Draw(dtype, standard=cached_normal))
     renewed = workload.input_arrays(Draw(dtype, standard=cached_normal, renewed=workload.is_input))
     new_arrays = {name: array for name, array in renewed.items() if workload.is_input(name)}
     rows, count = workload.batched(arrays)
-    once = partial(train_once, runner, session, workload, arrays, dtype, moving_in(workload, job))
+    once = partial(train_once, opened, workload, arrays, moving_in(workload, opened.job))
     timed = once()
     samples = dict.fromkeys((count - 1, int(np.random.default_rng().integers(count)))) if count else (None,)
     for sample in samples:
@@ -246,14 +208,14 @@ def check_steps(
             }
             if all(np.array_equal(mixed[name], arrays[name]) for name in names):
                 continue  # the same label was drawn
-            runner.inputs = repeat(inputs_of(backend, session, workload, runner, arrays | mixed))
+            runner.inputs = repeat(opened.inputs_of(arrays | mixed))
             if not timed.differs(once(), dtype):
                 ignored = "its inputs" if sample is None else f"sample {sample} of {count}"
                 if len(names) < len(all_names):
                     ignored += f" ({', '.join(names)})"
                 raise WrongResult(f"after timing, a step of training ignores {ignored}", None)
     if runner.program.seed:
-        runner.inputs = repeat(inputs_of(backend, session, workload, runner, arrays))
+        runner.inputs = repeat(opened.inputs_of(arrays))
         if not timed.differs(once(seed=1), dtype):
             raise WrongResult(
                 "after timing, a step of training ignores its random numbers: nothing is dropped", None
@@ -277,7 +239,7 @@ def _with_sample(array: AnyArray, other: AnyArray, sample: int) -> AnyArray:
     return mixed
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class TrainedOnce:
     """Loss of one step from the initial weights, and sampled elements of the gradients.
 
@@ -300,11 +262,9 @@ class TrainedOnce:
 
 
 def train_once(
-    runner: Runner,
-    session: Session,
+    opened: OpenCase,
     workload: Training,
     arrays: Mapping[str, AnyArray],
-    dtype: Dtype,
     moving: Collection[str] | None = None,
     seed: int = 0,
 ) -> TrainedOnce:
@@ -315,6 +275,7 @@ def train_once(
     the parameter, so a gradient suffices. `moving`: the parameters that must change; None: all. `seed`: seed
     of the step's random numbers.
     """
+    runner, session, dtype = opened.runner, opened.session, opened.dtype
     program = runner.program
     assert program.restart
     assert program.parameters
@@ -341,55 +302,55 @@ def train_once(
     return TrainedOnce(loss, gradients or updates)
 
 
-def check_loss(backend: Backend, workload: Workload, case: Case, runner: Runner, session: Session) -> None:
+def check_loss(opened: OpenCase) -> None:
     """Raise WrongResult if the loss of a training step is about the same for every other batch.
 
     It must change by more than from step to step. `OTHER_BATCHES` are tried, since one may happen to be as
     hard as the first. If the loss fluctuates too much to decide, inputs of NaN must give a loss of NaN.
     """
+    runner, session = opened.runner, opened.session
     first_loss, second_loss = (loss_of(runner.step(), session) for _ in range(2))
     for batch in range(1, OTHER_BATCHES + 1):
-        runner.inputs = repeat(other_inputs(backend, session, workload, case.computes_in, runner, batch))
+        runner.inputs = repeat(opened.inputs_of(opened.other_arrays(batch)))
         change = abs(loss_of(runner.step(), session) - second_loss)
         if not change <= MAX_DRIFT * abs(second_loss - first_loss):  # true for NaN, too
             return
-    poison_inputs(backend, workload, case, runner, session)
+    poison_inputs(opened)
     if not math.isnan(loss_of(runner.step(), session)):
         raise WrongResult("after timing, the loss does not depend on the batch", None)
 
 
-def poison_inputs(backend: Backend, workload: Workload, case: Case, runner: Runner, session: Session) -> None:
+def poison_inputs(opened: OpenCase) -> None:
     """Replace the inputs of all further steps by NaN."""
     import numpy as np
 
-    poison = partial(np.full_like, fill_value=np.nan)
-    runner.inputs = repeat(altered_inputs(backend, session, workload, case.computes_in, runner, poison))
+    opened.runner.inputs = repeat(opened.altered_inputs(partial(np.full_like, fill_value=np.nan)))
 
 
-def check_fed_step(
-    backend: Backend, workload: Workload, case: Case, runner: Runner, session: Session
-) -> None:
+def check_fed_step(opened: OpenCase) -> None:
     """Raise WrongResult if inputs `FAR` times as large change the loss by no more than a step of training.
 
     For steps with an input pipeline. Another batch of the pipeline would not do: for a network that gets each
     batch for the first time, all batches are equally hard.
     """
+    runner, session = opened.runner, opened.session
     first_loss, second_loss = (loss_of(runner.step_on(runner.program.inputs), session) for _ in range(2))
-    far = altered_inputs(backend, session, workload, case.computes_in, runner, lambda array: FAR * array)
+    far = opened.altered_inputs(lambda array: FAR * array)
     change = abs(loss_of(runner.step_on(far), session) - second_loss)
     if change <= MAX_DRIFT * abs(second_loss - first_loss):
         raise WrongResult("after timing, the loss does not depend on the inputs", None)
 
 
-def check_update(backend: Backend, workload: Workload, case: Case, runner: Runner, session: Session) -> None:
+def check_update(opened: OpenCase) -> None:
     """Raise WrongResult unless gradients of NaN make all elements of every parameter NaN.
 
     This holds for every state of the optimizer and every dtype.
     """
     import numpy as np
 
+    runner, session = opened.runner, opened.session
     assert runner.program.parameters
-    poison_inputs(backend, workload, case, runner, session)
+    poison_inputs(opened)
     session.wait(runner.step())
     for name, parameter in runner.program.parameters(*runner.state).items():
         if not np.isnan(verify.sampled_elements(name, session.fetch(parameter))).all():
@@ -414,10 +375,9 @@ def check_cpu_limits(workload: Workload, case: Case, step_s: float) -> None:
             )
 
 
-def check_waited(
-    workload: Workload, runner: Runner, session: Session, timer: Stopwatch, iterations: int
-) -> None:
+def check_waited(opened: OpenCase, timer: Stopwatch, iterations: int) -> None:
     """Raise Implausible if results can be read only long after the timer reports their completion."""
+    workload, session, runner = opened.workload, opened.session, opened.runner
     program = runner.program
     sampled = workload if isinstance(workload, Operation) and not workload.whole else None
     sample_indices = verify.sample_indices(sampled) if sampled else {}

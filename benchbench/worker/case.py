@@ -36,17 +36,7 @@ from benchbench.worker.after_timing import (
 )
 from benchbench.worker.memory import step_peak
 from benchbench.worker.plausibility import MAX_SETS, check_last_output, check_new_inputs
-from benchbench.worker.program import (
-    Message,
-    Runner,
-    WrongResult,
-    build,
-    loss_of,
-    open_case,
-    reference_of,
-    require_accuracy,
-    verify_form,
-)
+from benchbench.worker.program import Message, OpenCase, Runner, WrongResult, build, loss_of, open_case
 from benchbench.worker.ranks import on_cpu
 from benchbench.worker.user_models.usage import usage_code
 from benchbench.worker.user_models.workload import ModelWorkload
@@ -54,17 +44,6 @@ from benchbench.workloads.base import CONSUMER, SOURCE, Operation, Workload
 
 PART_BLOCKS = 11  # timed blocks of each part of a step
 TRIALS_IN_PEAK = "the peak includes memory of trials during compilation; later rounds find it compiled"
-
-
-@dataclasses.dataclass(frozen=True)
-class OpenCase:
-    """A built case: its workload, session, runner and the precision settings in effect."""
-
-    case: Case
-    workload: Workload
-    session: Session
-    runner: Runner
-    precision: dict[str, str]
 
 
 def measure_case(
@@ -76,13 +55,15 @@ def measure_case(
     with stage(stages, "build"):
         build_context = build(backend, session, workload, case.computes_in, case.cache)
     with build_context as runner:
-        return _measure(backend, job, stages, OpenCase(case, workload, session, runner, precision), turns)
+        opened = OpenCase(backend, job, case, workload, session, runner)
+        return _measure(opened, precision, stages, turns)
 
 
 def _measure(
-    backend: Backend, job: Message, stages: dict[str, float], opened: OpenCase, turns: Turns | None
+    opened: OpenCase, precision: dict[str, str], stages: dict[str, float], turns: Turns | None
 ) -> Measurement:
     case, workload, session, runner = opened.case, opened.workload, opened.session, opened.runner
+    backend, job = opened.backend, opened.job
     timer = session.timer(session.flush if case.cache is Cache.COLD else None)
     with stage(stages, "cold"):
         output, cold_s, compiled = first_call(runner, session, timer)
@@ -94,7 +75,7 @@ def _measure(
         if isinstance(workload, Operation) and session.calls_until_timed > 1:
             del output  # its memory is not part of the graph's
             output, graph_memory = call_until_timed(runner, session)
-        error, allowed_error, notes = verify_output(workload, runner, output, session, job)
+        error, allowed_error, notes = verify_output(opened, output)
     del output
     session.reset_peak()  # exclude memory of trials in the first call
     policy = Policy(**job["policy"])
@@ -104,7 +85,7 @@ def _measure(
     peak_device = device_peak(session, warm=is_warm, graph_memory=graph_memory)
     if not runner.program.simulated:
         with stage(stages, "verify_again"):
-            check_last_output(workload, runner, session, timer.take_output(), job)
+            check_last_output(opened, timer.take_output())
     wait_notes = (
         [note(NoteKind.HOST_WAITS)] if session.spins and waits_in_step(runner, session, samples) else []
     )
@@ -113,7 +94,7 @@ def _measure(
     with stage(stages, "memory"):
         host = step_peak(runner.step, session.wait)
     if not runner.program.simulated:
-        check_timed(backend, job, stages, opened, samples)
+        check_timed(opened, stages, samples)
     return Measurement(
         cost=dataclasses.replace(
             cost_in_mode(backend, case, workload), multiplications_saved=workload.multiplications_saved
@@ -134,7 +115,7 @@ def _measure(
         peak_host=host,
         relative_error=error,
         allowed_error=allowed_error,
-        precision=opened.precision,
+        precision=precision,
         notes=(
             *notes,
             *session.notes,
@@ -203,29 +184,27 @@ def time_steps(opened: OpenCase, timer: Stopwatch, policy: Policy, turns: Turns 
     return timer.own(samples) if isinstance(timer, AgreedTimer) else samples
 
 
-def check_timed(
-    backend: Backend, job: Message, stages: dict[str, float], opened: OpenCase, samples: Samples
-) -> None:
+def check_timed(opened: OpenCase, stages: dict[str, float], samples: Samples) -> None:
     """Check that the timed program used its inputs and was waited for. Raises WrongResult or Implausible."""
-    case, workload, session, runner = opened.case, opened.workload, opened.session, opened.runner
+    job, workload, session = opened.job, opened.workload, opened.session
     step_s = max(median(samples.block_s) / samples.iterations, CLOCK_S)
     # The result of these checks does not depend on the process, so training is checked once per run, like its
     # verification. Operations are checked in every process, since their outputs are cheap to check.
     is_first = not job["warm"]
     with stage(stages, "plausible"):
         timer = synchronised_timer(session.timer(), session)
-        check_new_inputs(backend, workload, case, runner, session, timer, MAX_SETS if is_first else 1)
+        check_new_inputs(opened, timer, MAX_SETS if is_first else 1)
     if is_first or isinstance(workload, Operation):
         with stage(stages, "verify_again"):
-            check_other_inputs(backend, workload, case, runner, session, job)
-    if not backend.virtual and on_cpu(job):
-        check_cpu_limits(workload, case, step_s)
+            check_other_inputs(opened)
+    if not opened.backend.virtual and on_cpu(job):
+        check_cpu_limits(workload, opened.case, step_s)
     if not is_first:
         return
     with stage(stages, "plausible"):
         # Ranks measured different times. With different numbers of steps, one would wait for the others.
         iterations = max(session.world.gather(block_length(samples)))
-        check_waited(workload, runner, session, synchronised_timer(session.timer(), session), iterations)
+        check_waited(opened, synchronised_timer(session.timer(), session), iterations)
 
 
 def call_until_timed(runner: Runner, session: Session) -> tuple[Any, Memory]:
@@ -321,29 +300,26 @@ def block_length(samples: Samples) -> int:
     return max(samples.iterations, math.ceil(MIN_BLOCK_S / step_s))
 
 
-def verify_output(
-    workload: Workload, runner: Runner, output: Any, session: Session, job: Message
-) -> tuple[float | None, float | None, tuple[Note, ...]]:
+def verify_output(opened: OpenCase, output: Any) -> tuple[float | None, float | None, tuple[Note, ...]]:
     """Return the relative error of the output, its tolerance, and notes.
 
     Both numbers are None if the output cannot be verified; then a note has the reason. Raises WrongResult.
     """
-    if runner.program.simulated:
+    workload, job = opened.workload, opened.job
+    if opened.runner.program.simulated:
         return None, None, (note(NoteKind.SIMULATED),)
     if isinstance(workload, Operation):
-        reference = reference_of(workload, job)
+        reference = opened.reference()
         if reference.unverified:
             return None, None, (note(NoteKind.UNVERIFIED, reason=reference.unverified),)
-        notes = verify_form(workload, runner, output, session)
+        deviation, notes = opened.verify(output, reference)
         notes += weight_notes(workload)
         if reference.hidden:
             notes += (note(NoteKind.HIDDEN_WEIGHTS, share=reference.hidden),)
         if reference.skipped:
             notes += (note(NoteKind.NOT_COMPARED, outputs=", ".join(reference.skipped)),)
-        elements = verify.output_elements(workload, runner.program, output, session, reference.seed)
-        deviation = verify.output_deviation(workload, elements, reference.expected, reference.tolerance)
-        return require_accuracy(deviation), deviation.tolerance, notes
-    if not math.isfinite(loss_of(output, session)):
+        return deviation.error, deviation.tolerance, notes
+    if not math.isfinite(loss_of(output, opened.session)):
         raise WrongResult("the loss is not finite", None)
     return job["verified"], job.get("allowed"), (*weight_notes(workload), *training_notes(job))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import cycle, repeat
 from typing import TYPE_CHECKING, Any, Self
 
@@ -97,78 +97,112 @@ def zeros(_: tuple[int, int], shape: tuple[int, ...], real: type[Any]) -> AnyArr
     return np.zeros(shape, real)
 
 
-def other_inputs(
-    backend: Backend, session: Session, workload: Workload, dtype: Dtype, runner: Runner, batch: int = 1
-) -> tuple[Any, ...]:
-    """Arguments for a step with the other inputs of this number (`batch`) and the runner's own weights."""
-    return inputs_of(backend, session, workload, runner, other_arrays(workload, dtype, runner, batch))
+@dataclasses.dataclass(frozen=True)
+class OpenCase:
+    """A case ready to step: its job, workload, session and runner, and inputs for further steps."""
 
+    backend: Backend
+    job: Message
+    case: Case
+    workload: Workload
+    session: Session
+    runner: Runner
 
-def other_arrays(workload: Workload, dtype: Dtype, runner: Runner, batch: int = 1) -> dict[str, AnyArray]:
-    """Arrays of `other_inputs`."""
-    draw = Draw(
-        dtype, standard=random_cache.cached_normal, renewed=lambda name: batch * workload.is_input(name)
-    )
-    return redraw_arrays(workload, runner, draw)
+    @property
+    def dtype(self) -> Dtype:
+        """The dtype in which the case computes."""
+        return self.case.computes_in
 
+    def reference(self) -> verify.Reference:
+        """Reference of this process's outputs, with the expected elements. For operations only."""
+        assert isinstance(self.workload, Operation)
+        reference = verify.of_rank(self.workload, verify.Reference(**self.job["reference"]))
+        return with_elements(self.workload, Dtype(self.job["case"]["dtype"]), reference)
 
-def altered_inputs(
-    backend: Backend,
-    session: Session,
-    workload: Workload,
-    dtype: Dtype,
-    runner: Runner,
-    alter: Callable[[AnyArray], AnyArray],
-) -> tuple[Any, ...]:
-    """Arguments for a step whose float inputs are altered; integer inputs are unchanged."""
-    arrays = redraw_arrays(workload, runner, Draw(dtype, standard=random_cache.cached_normal))
-    altered = {
-        name: alter(array) if workload.is_input(name) and array.dtype.kind == "f" else array
-        for name, array in arrays.items()
-    }
-    return inputs_of(backend, session, workload, runner, altered)
+    def verify(
+        self, output: Any, reference: verify.Reference, description: str = "", *, others: bool = False
+    ) -> tuple[verify.Deviation, tuple[Note, ...]]:
+        """Verify form and elements of an operation's output. Returns the deviation, and notes on the form.
 
+        `description` follows the tensor's name in messages. `others`: it is the output of the other inputs.
+        Raises WrongResult.
+        """
+        assert isinstance(self.workload, Operation)
+        notes = self._verify_form(output, self.workload.output_shapes)
+        elements = verify.output_elements(
+            self.workload, self.runner.program, output, self.session, reference.seed
+        )
+        expected = reference.others if others else reference.expected
+        tolerance = reference.tolerance_of_others if others else reference.tolerance
+        deviation = verify.output_deviation(self.workload, elements, expected, tolerance)
+        require_accuracy(dataclasses.replace(deviation, tensor=f"{deviation.tensor}{description}"))
+        return deviation, notes
 
-def mixed_inputs(
-    backend: Backend,
-    session: Session,
-    workload: Operation,
-    dtype: Dtype,
-    runner: Runner,
-    others: Booleans,
-    row: int,
-) -> tuple[Any, ...]:
-    """Arguments for a step in which each sample is the one in `row`, of the first or the other inputs.
+    def _verify_form(self, output: Any, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Note, ...]:
+        """Check dtype, shape and finiteness of each output. Raises WrongResult.
 
-    `others` has shape (batch,) and is True for samples of the other inputs.
-    """
-    import numpy as np
+        An output that is more precise than requested passes with a note.
+        """
+        session, notes = self.session, []
+        for name, tensor in verify.outputs_by_name(shapes, output).items():
+            dtype, requested = session.dtype_of(tensor), verify.dtype_name(session.dtype)
+            if verify.is_real(dtype) and dtype != requested:
+                if (requested, dtype) not in verify.WIDER:
+                    raise WrongResult(f"the {name} is {dtype} instead of {requested}", None)
+                if math.prod(session.shape_of(tensor)) > 1:  # sums are float32 in every framework
+                    notes.append(note(NoteKind.MORE_PRECISE, output=name, dtype=dtype, asked=requested))
+            if "complex" in dtype:
+                raise WrongResult(f"the {name} is {dtype}, but only real numbers can be compared", None)
+            shape = self.runner.program.shape_of(name, shapes[name])
+            if session.world.devices == 1 and shape and (actual_shape := session.shape_of(tensor)) != shape:
+                raise WrongResult(f"the {name} has the shape {actual_shape} instead of {shape}", None)
+            if not session.is_finite(tensor):
+                raise WrongResult(f"an element of the {name} is not finite", None)
+        return tuple(notes)
 
-    first, second = (
-        redraw_arrays(workload, runner, Draw(dtype, standard=random_cache.cached_normal, renewed=renewed))
-        for renewed in (lambda _: 0, workload.is_input)
-    )
-    mixed = {
-        name: np.stack([array[row], second[name][row]])[others.astype(int)]
-        if workload.is_input(name)
-        else array
-        for name, array in first.items()
-    }
-    return inputs_of(backend, session, workload, runner, mixed)
+    def arrays(self, renewed: Callable[[str], int] = lambda _: 0) -> dict[str, AnyArray]:
+        """Arrays for the inputs of a step, without weights if the program keeps its own."""
+        draw = Draw(self.dtype, standard=random_cache.cached_normal, renewed=renewed)
+        program = self.runner.program
+        return self.workload.input_arrays(draw) if program.inputs_of else self.workload.arrays(draw)
 
+    def other_arrays(self, batch: int = 1) -> dict[str, AnyArray]:
+        """Arrays for the other inputs of this number; 0 is the timed batch."""
+        return self.arrays(lambda name: batch * self.workload.is_input(name))
 
-def redraw_arrays(workload: Workload, runner: Runner, draw: Draw) -> dict[str, AnyArray]:
-    """Arrays for other inputs, without weights if the program keeps its own."""
-    return workload.input_arrays(draw) if runner.program.inputs_of else workload.arrays(draw)
+    def inputs_of(self, arrays: Arrays) -> Inputs:
+        """Arguments for a step with inputs made of `arrays`, and the runner's own weights."""
+        make_inputs = self.runner.program.inputs_of
+        inputs = (
+            make_inputs(arrays)
+            if make_inputs
+            else self.backend.program(self.session, self.workload, arrays).inputs
+        )
+        return self.session.exchange(self.runner.program.inputs, inputs)
 
+    def altered_inputs(self, alter: Callable[[AnyArray], AnyArray]) -> Inputs:
+        """Arguments for a step whose float inputs are altered; integer inputs are unchanged."""
+        altered = {
+            name: alter(array) if self.workload.is_input(name) and array.dtype.kind == "f" else array
+            for name, array in self.arrays().items()
+        }
+        return self.inputs_of(altered)
 
-def inputs_of(
-    backend: Backend, session: Session, workload: Workload, runner: Runner, arrays: Arrays
-) -> tuple[Any, ...]:
-    """Arguments for a step with inputs made of `arrays`."""
-    make_inputs = runner.program.inputs_of
-    inputs = make_inputs(arrays) if make_inputs else backend.program(session, workload, arrays).inputs
-    return session.exchange(runner.program.inputs, inputs)
+    def mixed_inputs(self, others: Booleans, row: int) -> Inputs:
+        """Arguments for a step in which each sample is the one in `row`, of the first or the other inputs.
+
+        `others` has shape (batch,) and is True for samples of the other inputs.
+        """
+        import numpy as np
+
+        second = self.other_arrays()
+        mixed = {
+            name: np.stack([array[row], second[name][row]])[others.astype(int)]
+            if self.workload.is_input(name)
+            else array
+            for name, array in self.arrays().items()
+        }
+        return self.inputs_of(mixed)
 
 
 def open_case(backend: Backend, job: Message) -> tuple[Case, Workload, Session]:
@@ -192,14 +226,6 @@ def loss_of(output: Any, session: Session) -> float:
     return math.nan if None in losses else mean(losses)
 
 
-def reference_of(workload: Operation, job: Message) -> verify.Reference:
-    """Reference of this process's outputs, with the expected elements."""
-    reference = verify.of_rank(workload, verify.Reference(**job["reference"]))
-    if not reference.in_run_folder:
-        return reference
-    return with_elements(workload, Dtype(job["case"]["dtype"]), reference)
-
-
 def with_elements(workload: Workload, dtype: Dtype, reference: verify.Reference) -> verify.Reference:
     """Load the expected elements from the run's folder if they are stored there, as for user models."""
     if not reference.in_run_folder:
@@ -208,29 +234,6 @@ def with_elements(workload: Workload, dtype: Dtype, reference: verify.Reference)
 
     assert isinstance(workload, ModelOperation)
     return with_expected(workload, dtype, reference)
-
-
-def verify_form(workload: Operation, runner: Runner, output: Any, session: Session) -> tuple[Note, ...]:
-    """Check dtype, shape and finiteness of each output. Raises WrongResult.
-
-    An output that is more precise than requested passes with a note.
-    """
-    notes, shapes = [], workload.output_shapes
-    for name, tensor in verify.outputs_by_name(shapes, output).items():
-        dtype, requested = session.dtype_of(tensor), verify.dtype_name(session.dtype)
-        if verify.is_real(dtype) and dtype != requested:
-            if (requested, dtype) not in verify.WIDER:
-                raise WrongResult(f"the {name} is {dtype} instead of {requested}", None)
-            if math.prod(session.shape_of(tensor)) > 1:  # sums are float32 in every framework
-                notes.append(note(NoteKind.MORE_PRECISE, output=name, dtype=dtype, asked=requested))
-        if "complex" in dtype:
-            raise WrongResult(f"the {name} is {dtype}, but only real numbers can be compared", None)
-        shape = runner.program.shape_of(name, shapes[name])
-        if session.world.devices == 1 and shape and (actual_shape := session.shape_of(tensor)) != shape:
-            raise WrongResult(f"the {name} has the shape {actual_shape} instead of {shape}", None)
-        if not session.is_finite(tensor):
-            raise WrongResult(f"an element of the {name} is not finite", None)
-    return tuple(notes)
 
 
 def require_accuracy(deviation: verify.Deviation) -> float:
