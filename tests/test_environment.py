@@ -10,12 +10,18 @@ from typing import Any
 import pytest
 
 from benchbench.machine import environment, kernel, variables
+from benchbench.machine.gpus import LOST, Nvml
 from benchbench.machine.kernel import CPUS
 from benchbench.model.device import Machine
 from benchbench.model.options import Allocator
 from benchbench.model.run import Settings
 from tests.factories import a_machine
-from tests.machines import Files, tree
+from tests.machines import FakeNvml, Files, some_settings, tree
+
+
+def no_driver() -> Nvml | str:
+    return "no NVML: there is no NVIDIA driver"
+
 
 X86 = "".join(
     f"processor\t: {cpu}\nmodel name\t: Example CPU 9000 @ 2.10GHz\ncpu MHz\t\t: 21{cpu}0.123\n"
@@ -102,7 +108,7 @@ def test_a_quota_is_rounded_down_to_threads_and_at_least_one(
         (tmp_path / name).mkdir()
         root = tree(tmp_path / name, files)
         assert environment.usable_threads(root) == environment.default_threads(root) == threads
-        assert environment.machine(root, search_path=str(tmp_path)).cpu_quota == quota / 100_000
+        assert environment.machine(root, no_driver).cpu_quota == quota / 100_000
 
 
 def test_only_a_limiting_quota_describes_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +148,7 @@ def test_a_system_without_affinity_counts_its_cpus(tmp_path: Path, monkeypatch: 
 
 
 def machine_of(tmp_path: Path, files: Files) -> Machine:
-    return environment.machine(tree(tmp_path, files), search_path=str(tmp_path))
+    return environment.machine(tree(tmp_path, files), no_driver)
 
 
 def test_a_machine_is_described_by_constant_facts(tmp_path: Path) -> None:
@@ -235,25 +241,11 @@ def test_memory_is_limited_by_cgroups(tmp_path: Path, files: Files, expected: in
     assert machine_of(tmp_path, {"proc/meminfo": MEMINFO} | files).memory_bytes == expected
 
 
-def a_program(folder: Path, script: str) -> str:
-    path = folder / "nvidia-smi"
-    path.write_text(script)
-    path.chmod(0o755)
-    return str(folder)
-
-
-def test_gpu_names_come_from_the_driver(tmp_path: Path) -> None:
-    folder = a_program(tmp_path, '#!/bin/sh\necho "Example GPU A"; echo " Example GPU B "; echo\n')
-    assert environment.accelerators(folder) == ("Example GPU A", "Example GPU B")
-
-
-@pytest.mark.parametrize(
-    "script",
-    ["#!/bin/sh\necho 'Failed to initialize NVML'; exit 9", "#!/bin/sh\nkill -9 $$", "\x7fELF broken"],
-)
-def test_without_a_working_driver_there_is_no_gpu(tmp_path: Path, script: str) -> None:
-    assert environment.accelerators(str(tmp_path)) == ()
-    assert environment.accelerators(a_program(tmp_path, script)) == ()
+def test_gpu_names_come_from_the_driver() -> None:
+    gpus = FakeNvml([some_settings(name=name) for name in ("Example GPU A", LOST, "Example GPU B")])
+    assert environment.nvidia_gpus(lambda: gpus) == ("Example GPU A", "Example GPU B")
+    assert gpus.closed
+    assert environment.nvidia_gpus(no_driver) == ()
 
 
 @pytest.mark.parametrize(

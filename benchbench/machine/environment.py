@@ -15,17 +15,17 @@ import platform
 import re
 import secrets
 import shlex
-import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from benchbench import paths
 from benchbench.errors import UsageError
+from benchbench.machine.gpus import LOST, Nvml, connect
 from benchbench.machine.kernel import (
     CPUS,
     allowed_cpus,
@@ -48,8 +48,8 @@ DISTRIBUTION = "accelbench"
 LINUX, MACOS = "linux", "darwin"  # sys.platform
 
 
-def machine(root: Path = Path("/"), search_path: str | None = None) -> Machine:
-    """Describe this machine. `root` contains proc and sys; `search_path` replaces PATH for nvidia-smi."""
+def machine(root: Path = Path("/"), connect: Callable[[], Nvml | str] = connect) -> Machine:
+    """Describe this machine. `root` contains proc and sys; `connect`: to NVIDIA's driver."""
     cpuinfo = read_text(root / "proc/cpuinfo")
     return Machine(
         cpu=_cpu(cpuinfo),
@@ -60,7 +60,7 @@ def machine(root: Path = Path("/"), search_path: str | None = None) -> Machine:
         architecture=platform.machine(),
         os=os_name(platform.system(), platform.release()),
         python=platform.python_version(),
-        accelerators=(*accelerators(search_path), *amd_gpus(root)),
+        accelerators=(*nvidia_gpus(connect), *amd_gpus(root)),
     )
 
 
@@ -136,18 +136,14 @@ def quota_period_s(root: Path = Path("/")) -> float:
     return max(periods, default=0.0)
 
 
-def accelerators(search_path: str | None = None) -> tuple[str, ...]:
-    """Names of the NVIDIA GPUs; () if nvidia-smi is missing or fails."""
-    program = shutil.which("nvidia-smi", path=search_path)
-    if program is None:
+def nvidia_gpus(connect: Callable[[], Nvml | str] = connect) -> tuple[str, ...]:
+    """Names of the NVIDIA GPUs; () without their driver."""
+    nvml = connect()
+    if isinstance(nvml, str):
         return ()
-    command = [program, "--query-gpu=name", "--format=csv,noheader"]
-    try:
-        answer = subprocess.run(command, capture_output=True, timeout=QUERY_TIMEOUT_S, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return ()
-    lines = answer.stdout.decode(errors="replace").splitlines()
-    return tuple(line.strip() for line in lines if line.strip())
+    names = [nvml.settings(index).name for index in range(nvml.count())]
+    nvml.close()
+    return tuple(name for name in names if name != LOST)
 
 
 def amd_gpus(root: Path) -> tuple[str, ...]:

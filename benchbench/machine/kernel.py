@@ -193,12 +193,13 @@ def is_group_stopped(root: Path, group: int) -> bool:
 
 def _states_of(root: Path, group: int) -> set[str]:
     """State letters of the group's processes."""
-    states = set()
-    for path in root.glob("proc/[0-9]*/stat"):
-        state, _parent, process_group, *_ = [*read_text(path).rpartition(")")[2].split(), "X", "", ""]
-        if process_group == str(group):
-            states.add(state)
-    return states
+    stats = map(_stat, root.glob("proc/[0-9]*"))
+    return {fields[0] for fields in stats if len(fields) > 2 and fields[2] == str(group)}
+
+
+def _stat(process: Path) -> list[str]:
+    """Fields of a folder's `stat` from the state on, field 3 of proc(5); none if the process is gone."""
+    return read_text(process / "stat").rpartition(")")[2].split()
 
 
 def process_tree(pid: int, proc: Path = PROC) -> set[int]:
@@ -214,21 +215,27 @@ def process_tree(pid: int, proc: Path = PROC) -> set[int]:
     return tree
 
 
-def child_ids(parent: int) -> set[int]:
-    """Ids of the processes that `parent` started, including zombies; empty without /proc."""
-    return {int(path.name) for path in PROC.glob("[0-9]*") if _parent_of(path) == parent}
+def has_children() -> bool:
+    """False if this process has none; True if it has some or the system cannot tell (macOS)."""
+    if not hasattr(os, "waitid"):
+        return True
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
 
 
-def _parent_of(process: Path) -> int | None:
-    """Parent of the process with this folder in /proc; None if the process is gone."""
-    fields = read_text(process / "stat").rpartition(")")[2].split()
-    return int(fields[1]) if len(fields) > 1 else None
+def child_ids() -> set[int]:
+    """Ids of this process's children, including zombies; empty without /proc."""
+    own_id = [str(os.getpid())]
+    return {int(path.name) for path in PROC.glob("[0-9]*") if _stat(path)[1:2] == own_id}
 
 
-def used_cpu_s(pid: int) -> float | None:
-    """CPU seconds of a process; None without /proc."""
-    fields = read_text(PROC / f"{pid}/stat").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if len(fields) > 12 else None
+def used_cpu_s(pid: int, *, with_children: bool = False) -> float | None:
+    """CPU seconds of a process, optionally with children that have ended; None without /proc."""
+    ticks = _stat(PROC / str(pid))[11 : 15 if with_children else 13]  # fields 14 to 17 of proc(5)
+    return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK") if ticks else None
 
 
 def thread_count() -> int:
@@ -240,8 +247,8 @@ def is_stopped(pid: int, proc: Path = PROC) -> bool:
     """True if all threads of the process are stopped or have ended, or if the system cannot tell."""
     if not os.path.isdir(proc):
         return _by_psutil(pid, lambda process: process.status()) in (None, "stopped", "zombie")
-    states = [read_text(path).rpartition(")")[2].split() for path in proc.glob(f"{pid}/task/*/stat")]
-    return all(fields[0] in "TtZX" for fields in states if fields)
+    stats = map(_stat, proc.glob(f"{pid}/task/*"))
+    return all(fields[0] in "TtZX" for fields in stats if fields)
 
 
 def _descendant_ids(process: Any) -> list[int]:
@@ -469,45 +476,10 @@ def cpu_seconds() -> float:
 
     For example, the worker processes of an input pipeline belong to the case.
     """
-    times = os.times()
-    children_s = times.children_user + times.children_system
-    return process_time() + children_s + sum(_descendants_s(os.getpid()))
-
-
-def _descendants_s(pid: int) -> Iterator[float]:
-    """CPU seconds of each descendant, with its finished children; nothing without /proc."""
-    if not _has_children():  # true for most cases, and saves reading /proc
-        return
-    children: dict[int, list[tuple[int, float]]] = {}
-    for path in PROC.glob("[0-9]*/stat"):
-        if (times := _parent_and_cpu_s(path)) is not None:
-            parent, seconds = times
-            children.setdefault(parent, []).append((int(path.parent.name), seconds))
-    pending = [pid]
-    while pending:
-        for child, seconds in children.get(pending.pop(), ()):
-            yield seconds
-            pending.append(child)
-
-
-def _has_children() -> bool:
-    """False if this process has none; True if it has some or the system cannot tell (macOS)."""
-    if not hasattr(os, "waitid"):
-        return True
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return False
-    return True
-
-
-def _parent_and_cpu_s(stat: Path) -> tuple[int, float] | None:
-    """Parent (field 4 in proc(5)) and CPU seconds (fields 14 to 17); None if the process is gone."""
-    try:
-        fields = stat.read_text(errors="replace").rpartition(")")[2].split()
-        return int(fields[1]), sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
-    except (OSError, IndexError, ValueError):
-        return None
+    times, own_id = os.times(), os.getpid()
+    descendants = process_tree(own_id) - {own_id} if has_children() else ()  # reading /proc takes a while
+    below_s = sum(used_cpu_s(pid, with_children=True) or 0.0 for pid in descendants)
+    return process_time() + times.children_user + times.children_system + below_s
 
 
 # No CPU on the market has a higher boost clock than 6.2 GHz (Intel Core i9-14900KS).

@@ -11,7 +11,7 @@ import signal
 import time
 from contextlib import suppress
 
-from benchbench.machine.kernel import LINUX, child_ids, set_process_option
+from benchbench.machine.kernel import LINUX, child_ids, has_children, set_process_option
 
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
@@ -60,13 +60,7 @@ def adopt_orphans() -> None:
 
 def children() -> set[int]:
     """Ids of this process's children, including zombies; empty if not on Linux."""
-    if not LINUX:
-        return set()
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return set()
-    return child_ids(os.getpid())
+    return child_ids() if LINUX and has_children() else set()
 
 
 def end_children(exempt: frozenset[int] | set[int] = frozenset()) -> None:
