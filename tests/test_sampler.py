@@ -20,6 +20,7 @@ from benchbench.machine.sampler import (
     Sample,
     Sampler,
     Sources,
+    TurnSampler,
     Watch,
     take,
     telemetry,
@@ -53,40 +54,42 @@ def some_sources(root: Path = Path("/nowhere"), **over: Any) -> Sources:
     return Sources(**(base | over))
 
 
-def a_sample(at_s: float, **over: Any) -> Sample:
-    """A machine without any sources."""
-    base: dict[str, Any] = {"at_s": at_s, "cost_s": 0.0, "own_s": 0.0}
-    base |= dict.fromkeys(("cpu", "throttling", "memory", "load", "cpu_mhz", "package_uj", "gpu"))
-    return Sample(**(base | over))
+def a_sample(
+    at_s: float, cost_s: float = 0.0, package_uj: tuple[int, ...] | None = None, **values: Any
+) -> Sample:
+    """A machine without any other sources."""
+    return Sample(at_s=at_s, cost_s=cost_s, values={"own_s": 0.0, **values}, package_uj=package_uj)
+
+
+def a_gpu_sample(at_s: float, **values: Any) -> Sample:
+    state = {"sm_mhz": 345, "memory_mhz": 2619, "power_w": 70.0, "temperature_c": 30, "reasons": 1}
+    state |= {"gpu_busy": 0.0, "gpu_processes": 0, "energy_j": 1000.0}
+    return a_sample(at_s, **{**state, **values})
+
+
+def known(sample: Sample) -> dict[str, float]:
+    return {name: value for name, value in sample.values.items() if value is not None}
 
 
 def test_a_sample_has_a_value_of_every_source(tmp_path: Path) -> None:
     root = tree(tmp_path, FILES | RAPL)
     packages = kernel.cpu_packages(root)
     assert not isinstance(packages, str)
-    gpu = FakeNvml()
     sample = take(
-        some_sources(root, throttling=kernel.throttling_files(root), packages=packages, nvml=gpu, gpu=0)
+        some_sources(
+            root, throttling=kernel.throttling_files(root), packages=packages, nvml=FakeNvml(), gpu=0
+        )
     )
-    expected = a_sample(
-        sample.at_s,
-        cost_s=sample.cost_s,
-        own_s=sample.own_s,
-        cpu=kernel.cpu_times(root, (0,)),
-        throttling=kernel.Throttling(9, 2, 0.7),
-        memory=kernel.Pressure(0.0, 3.0),
-        load=1.5,
-        cpu_mhz=2500.0,
-        package_uj=(42,),
-        gpu=a_state(),
-    )
-    assert sample == expected
-    assert sample.cpu is not None
+    times = kernel.cpu_times(root, (0,))
+    assert times is not None
+    others = {"busy_s": times.busy_s, "steal_s": times.steal_s, "throttled_s": 0.7, "waited_s": 3.0}
+    others |= {"load": 1.5, "cpu_mhz": 2500.0, "own_s": known(sample)["own_s"]}
+    assert known(sample) == a_gpu_sample(0.0, **others).values
+    assert sample.package_uj == (42,)
 
 
 def test_a_sample_without_sources_has_times(tmp_path: Path) -> None:
-    sample = take(some_sources(tmp_path))
-    assert sample == a_sample(sample.at_s, cost_s=sample.cost_s, own_s=sample.own_s)
+    assert known(take(some_sources(tmp_path))).keys() == {"own_s"}
 
 
 def test_samples_of_the_window_become_columns_with_counters_from_zero() -> None:
@@ -95,9 +98,10 @@ def test_samples_of_the_window_become_columns_with_counters_from_zero() -> None:
             99.9 + number,
             cost_s=0.5 + 0.0625 * number,
             own_s=2.0 + 0.01 * number,
-            cpu=kernel.CpuTimes(50.0 + number, 7.0 + 0.1 * number),
-            throttling=kernel.Throttling(0, 0, 3.0 + 0.05 * number),
-            memory=kernel.Pressure(0.9, 1.0 + 0.02 * number),
+            busy_s=50.0 + number,
+            steal_s=7.0 + 0.1 * number,
+            throttled_s=3.0 + 0.05 * number,
+            waited_s=1.0 + 0.02 * number,
             load=1.5,
             cpu_mhz=2500.4,
         )
@@ -121,8 +125,10 @@ def test_samples_of_the_window_become_columns_with_counters_from_zero() -> None:
 
 
 def test_a_gpus_samples_become_columns() -> None:
-    states = [a_state(energy_j=1000.0 + 70 * number, reasons=4, power_w=70.04) for number in range(2)]
-    samples = [a_sample(101.0 + number, gpu=state) for number, state in enumerate(states)]
+    samples = [
+        a_gpu_sample(101.0 + number, energy_j=1000.0 + 70 * number, reasons=4, power_w=70.04)
+        for number in range(2)
+    ]
     columns = telemetry(some_sources(), samples, WINDOW)
     assert columns == Telemetry(
         cpus=1,
@@ -144,8 +150,8 @@ def test_a_gpus_samples_become_columns() -> None:
     [
         ({"package_uj": (900,)}, {"package_uj": (100,)}, (0.0, 200e-6)),  # it wraps round at 1000
         ({"package_uj": (900,)}, {}, ()),
-        ({"gpu": a_state(energy_j=9.0)}, {"gpu": a_state(energy_j=1.0)}, ()),  # it was set back
-        ({"gpu": a_state(energy_j=None)}, {"gpu": a_state(energy_j=5.0)}, ()),
+        ({"energy_j": 9.0}, {"energy_j": 1.0}, ()),  # it was set back
+        ({"energy_j": None}, {"energy_j": 5.0}, ()),
     ],
 )
 def test_energy_needs_a_continuous_counter(
@@ -154,7 +160,6 @@ def test_energy_needs_a_continuous_counter(
     sources = some_sources(packages=(kernel.CpuPackage(Path("/nowhere"), 1000),) * ("package_uj" in before))
     columns = telemetry(sources, [a_sample(101.0, **before), a_sample(102.0, **after)], WINDOW)
     assert columns.energy_j == energy_j
-    assert bool(columns.power_w) == ("gpu" in before)
 
 
 @pytest.mark.parametrize(("count", "count_kept"), [(0, 0), (1, 1), (600, 600), (601, 301), (3000, 600)])
@@ -203,6 +208,24 @@ def test_a_process_that_times_itself_samples_at_both_ends_without_a_thread(tmp_p
     assert columns is not None
     assert len(columns.at_s) == 2
     assert columns.own_s == (0.0, 0.0), "what this process computed is the window's"
+
+
+def test_times_between_turns_are_not_counted() -> None:
+    package = kernel.CpuPackage(Path("/nowhere"), 1000)
+    samples = iter(
+        a_sample(at_s, busy_s=busy_s, package_uj=(energy_uj,))
+        for at_s, busy_s, energy_uj in [(10, 5, 900), (11, 6, 950), (20, 50, 100), (22, 52, 300)]
+    )
+    sampler = TurnSampler(some_sources(packages=(package,)), take=lambda _: next(samples))
+    for _ in range(2):
+        with sampler.turn():
+            pass
+    measurement = sampler.with_telemetry(a_measurement())
+    assert isinstance(measurement, Measurement)
+    assert measurement.telemetry is not None
+    assert measurement.telemetry.at_s == (0, 1, 1, 3)
+    assert measurement.telemetry.busy_s == (0, 1, 1, 3)
+    assert measurement.telemetry.energy_j == (0, 50e-6, 50e-6, 250e-6)
 
 
 def test_failures_and_outcomes_without_a_window_have_no_telemetry(tmp_path: Path) -> None:
@@ -296,7 +319,7 @@ def test_only_one_of_several_gpus_is_sampled_without_energy(tmp_path: Path) -> N
         single_sources, pair_sources = (
             watch.sources(replace(CUDA_CASE, placement=placement)) for placement in (ONE_DEVICE, two)
         )
-    samples = [a_sample(at_s, gpu=a_state()) for at_s in (101.0, 102.0)]
+    samples = [a_gpu_sample(at_s) for at_s in (101.0, 102.0)]
     assert telemetry(single_sources, samples, WINDOW).energy_j
     columns = telemetry(pair_sources, samples, WINDOW)
     assert (columns.energy_j, columns.no_energy) == ((), OF_ONE)

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, Self
 from benchbench.machine import kernel
 from benchbench.machine.gpus import (
     CUDA,
-    GpuState,
     Nvml,
     amd_gpu_index,
     connect,
@@ -67,37 +66,50 @@ class Sources:
     notes: tuple[Note, ...] = ()
 
 
+# Decimal places of the stored values; None for integers. Counters increase from sample to sample.
+COUNTERS = {"busy_s": 2, "own_s": 4, "steal_s": 2, "throttled_s": 4, "waited_s": 4, "energy_j": 3}
+GAUGES = {
+    "load": 2, "cpu_mhz": 0, "sm_mhz": None, "memory_mhz": None, "power_w": 1, "temperature_c": None,
+    "reasons": None, "gpu_busy": 2, "gpu_processes": None,
+}  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One moment. `own_s` and `cost_s`: CPU seconds of this process and of this thread so far."""
+    """One moment. `cost_s`: CPU seconds of this thread so far. `values`: by the names of a telemetry."""
 
     at_s: float
     cost_s: float
-    own_s: float
-    cpu: kernel.CpuTimes | None
-    throttling: kernel.Throttling | None
-    memory: kernel.Pressure | None
-    load: float | None
-    cpu_mhz: float | None
-    package_uj: tuple[int, ...] | None
-    gpu: GpuState | None
+    values: Mapping[str, float | None]  # None or missing: unknown
+    package_uj: tuple[int, ...] | None = None
 
 
 def take(sources: Sources) -> Sample:
     """Read all sources."""
     root = sources.root
-    return Sample(
-        at_s=monotonic(),
-        cost_s=thread_time(),
-        own_s=process_time(),
-        cpu=kernel.cpu_times(root, sources.cpus),
-        throttling=kernel.read_throttling(sources.throttling),
-        memory=kernel.pressure(root, "memory"),
-        load=kernel.load_average(root),
-        cpu_mhz=kernel.clocks_mhz(root, sources.clocks),
-        package_uj=kernel.read_uj(sources.packages),
-        gpu=sources.nvml.state(sources.gpu) if sources.nvml else None,
-    )
+    cpu = kernel.cpu_times(root, sources.cpus)
+    throttling = kernel.read_throttling(sources.throttling)
+    memory = kernel.pressure(root, "memory")
+    gpu = sources.nvml.state(sources.gpu) if sources.nvml else None
+    values: dict[str, float | None] = {
+        "own_s": process_time(),
+        "busy_s": cpu.busy_s if cpu else None,
+        "steal_s": cpu.steal_s if cpu else None,
+        "throttled_s": throttling.seconds if throttling else None,
+        "waited_s": memory.seconds if memory else None,
+        "load": kernel.load_average(root),
+        "cpu_mhz": kernel.clocks_mhz(root, sources.clocks),
+    }
+    if gpu:
+        values |= {
+            **{name: getattr(gpu, name) for name in ("sm_mhz", "memory_mhz", "power_w", "temperature_c")},
+            "reasons": gpu.reasons,
+            "gpu_busy": gpu.busy,
+            "gpu_processes": gpu.processes,
+            "energy_j": gpu.energy_j,
+        }
+    package_uj = kernel.read_uj(sources.packages)
+    return Sample(at_s=monotonic(), cost_s=thread_time(), values=values, package_uj=package_uj)
 
 
 class Sampler:
@@ -159,7 +171,8 @@ class EndSampler:
     def _take(self) -> None:
         with suppress(Exception):  # a driver's fault costs telemetry, not the measurement
             # the window's CPU seconds are of this process, and so would be the sample's
-            self._samples.append(replace(take(self._sources), own_s=0.0))
+            sample = take(self._sources)
+            self._samples.append(replace(sample, values={**sample.values, "own_s": 0.0}))
 
     def with_telemetry(self, outcome: Measurement) -> Measurement:
         """The outcome with telemetry of its blocks."""
@@ -171,8 +184,9 @@ class EndSampler:
 class TurnSampler:
     """Takes samples before and after each turn of a case; the times in between belong to other cases."""
 
-    def __init__(self, sources: Sources) -> None:
+    def __init__(self, sources: Sources, take: Callable[[Sources], Sample] = take) -> None:
         self._sources = sources
+        self._take_sample = take
         self._turns: list[tuple[Sample, Sample]] = []
 
     def clear(self) -> None:
@@ -193,7 +207,7 @@ class TurnSampler:
     def _take(self) -> Sample | None:
         """A sample; a driver's fault costs telemetry, not the measurement."""
         with suppress(Exception):
-            return take(self._sources)
+            return self._take_sample(self._sources)
         return None
 
     def with_telemetry(self, outcome: Measurement | Failure) -> Measurement | Failure:
@@ -214,33 +228,19 @@ def _without(
 ) -> Sample:
     """The sample with counters that exclude the skipped intervals."""
 
-    def less(count: Callable[[Sample], float | None]) -> float | None:
+    def less(name: str) -> float | None:
         """Counter without the skipped intervals; None if a reading is missing."""
-        pairs = [(count(begin), count(end)) for begin, end in skipped]
-        now = count(sample)
+        pairs = [(begin.values.get(name), end.values.get(name)) for begin, end in skipped]
+        now = sample.values.get(name)
         if now is None or any(begin is None or end is None for begin, end in pairs):
             return None
         return now - sum((end or 0.0) - (begin or 0.0) for begin, end in pairs)
 
-    busy, steal = (
-        less(lambda sample: sample.cpu.busy_s if sample.cpu else None),
-        less(lambda sample: sample.cpu.steal_s if sample.cpu else None),
-    )
-    stopped = less(lambda sample: sample.throttling.seconds if sample.throttling else None)
-    waited = less(lambda sample: sample.memory.seconds if sample.memory else None)
-    joules = less(lambda sample: sample.gpu.energy_j if sample.gpu else None)
-    return replace(
-        sample,
-        at_s=less(lambda sample: sample.at_s) or 0.0,
-        cost_s=less(lambda sample: sample.cost_s) or 0.0,
-        own_s=less(lambda sample: sample.own_s) or 0.0,
-        cpu=None if busy is None or steal is None else kernel.CpuTimes(busy, steal),
-        throttling=replace(sample.throttling, seconds=stopped)
-        if sample.throttling and stopped is not None
-        else None,
-        memory=replace(sample.memory, seconds=waited) if sample.memory and waited is not None else None,
+    return Sample(
+        at_s=sample.at_s - sum(end.at_s - begin.at_s for begin, end in skipped),
+        cost_s=sample.cost_s - sum(end.cost_s - begin.cost_s for begin, end in skipped),
+        values={**sample.values, **{name: less(name) for name in COUNTERS}},
         package_uj=_packages_without(sample, skipped, packages),
-        gpu=replace(sample.gpu, energy_j=joules) if sample.gpu else None,
     )
 
 
@@ -287,40 +287,22 @@ def telemetry(sources: Sources, samples: Sequence[Sample], window: Window) -> Te
     joules: tuple[float, ...] = ()
     if sources.packages and len(packages) == len(in_window):
         joules = kernel.used_j(packages, [package.range_uj for package in sources.packages])
+    columns: dict[str, Any] = {
+        name: _increase((sample.values.get(name) for sample in in_window), digits)
+        for name, digits in COUNTERS.items()
+    }
+    for name, digits in GAUGES.items():
+        columns[name] = _column((sample.values.get(name) for sample in in_window), digits)
+    if joules or sources.has_more_gpus:
+        columns["energy_j"] = joules
     return Telemetry(
         cpus=len(sources.cpus),
         at_s=_column((sample.at_s - window.began_s for sample in in_window), 4),
-        busy_s=_increase((sample.cpu.busy_s if sample.cpu else None for sample in in_window), 2),
-        own_s=_increase((sample.own_s for sample in in_window), 4),
-        steal_s=_increase((sample.cpu.steal_s if sample.cpu else None for sample in in_window), 2),
-        throttled_s=_increase(
-            (sample.throttling.seconds if sample.throttling else None for sample in in_window), 4
-        ),
-        waited_s=_increase((sample.memory.seconds if sample.memory else None for sample in in_window), 4),
-        load=_column((sample.load for sample in in_window), 2),
-        cpu_mhz=_column((sample.cpu_mhz for sample in in_window), 0),
         sampler_cpu_s=in_window[-1].cost_s - in_window[0].cost_s if in_window else 0.0,
         no_energy=sources.no_energy,
         notes=sources.notes,
-        **_gpu_columns([sample.gpu for sample in in_window])
-        | ({"energy_j": joules} if joules or sources.has_more_gpus else {}),
+        **columns,
     )
-
-
-def _gpu_columns(states: Sequence[GpuState | None]) -> dict[str, Any]:
-    gpu_states = [state for state in states if state is not None]
-    if not gpu_states:
-        return {}
-    return {
-        "sm_mhz": _column((state.sm_mhz for state in gpu_states), None),
-        "memory_mhz": _column((state.memory_mhz for state in gpu_states), None),
-        "power_w": _column((state.power_w for state in gpu_states), 1),
-        "temperature_c": _column((state.temperature_c for state in gpu_states), None),
-        "reasons": _column((state.reasons for state in gpu_states), None),
-        "gpu_busy": _column((state.busy for state in gpu_states), 2),
-        "gpu_processes": _column((state.processes for state in gpu_states), None),
-        "energy_j": _increase((state.energy_j for state in gpu_states), 3),
-    }
 
 
 def _column(values: Iterable[float | None], digits: int | None) -> tuple[Any, ...]:
