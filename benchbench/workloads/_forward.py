@@ -15,6 +15,7 @@ Names are layers' names within the block; sizes are the output's sizes.
 
 from __future__ import annotations
 
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
@@ -36,6 +37,8 @@ from benchbench.workloads._layers import (
     TiedLogits,
 )
 
+Function = Callable[..., Any]
+
 if TYPE_CHECKING:
     Shape = tuple[int, ...]  # of one sample
 
@@ -52,6 +55,11 @@ class Forward(ABC):
     """Operators of one framework, for the layers of one block or of the whole network."""
 
     scope: str = ""  # name of the block; "": the whole network
+    add: Function = staticmethod(operator.add)
+    multiply: Function = staticmethod(operator.mul)
+    gelu: Function  # x Φ(x) by the error function
+    gelu_tanh: Function  # x Φ(x), approximated by tanh
+    silu: Function
 
     def within(self, scope: str) -> Self:
         """The operators for a block's layers."""
@@ -111,29 +119,12 @@ class Forward(ABC):
     def tied_logits(self, x: Any, name: str, count: int) -> Any:
         """Product with the table of an embedding."""
 
-    @abstractmethod
-    def gelu(self, x: Any) -> Any:
-        """x Φ(x) by the error function."""
-
-    @abstractmethod
-    def gelu_tanh(self, x: Any) -> Any:
-        """x Φ(x), approximated by tanh."""
-
-    @abstractmethod
-    def silu(self, x: Any) -> Any: ...
-
     def rotary(self, name: str, length: int, width: int, base: float) -> None:  # noqa: B027
         """Declare the tables of cosines and sines, `NAME_cos` and `NAME_sin`, for `rotated`."""
 
     def last(self, x: Any, count: int) -> Any:
         """The last tokens of each sequence."""
         return x[:, -count:]
-
-    def add(self, a: Any, b: Any) -> Any:
-        return a + b
-
-    def multiply(self, a: Any, b: Any) -> Any:
-        return a * b
 
 
 class FunctionalForward(Forward):
@@ -144,6 +135,17 @@ class FunctionalForward(Forward):
 
     channel_axis: ClassVar[int] = -1
     xp: Any  # the framework's module with `reshape` and `split`
+    linear: Function  # of (x, weight, bias or None): product over the last axis
+    rows: Function = staticmethod(operator.getitem)  # of a table, by index
+    relu: Function
+    leaky_relu: Function  # of (x, slope)
+    tanh: Function
+    normalise_rows: Function  # layer normalisation: (x, scale, shift or None, epsilon)
+    normalise_rms: Function  # of (x, scale)
+    attention: Function  # of (batch, length, heads, dim), with the keyword `causal`
+    concatenate: Function  # of a list, along an axis
+    cast: Function  # of (x, dtype)
+    constant: Function  # the value, through which no gradient flows
 
     def __init__(self, weights: dict[str, Any], *, training: bool = False) -> None:
         """`training`: batch norm uses the batch's statistics, and updates the running ones."""
@@ -154,12 +156,22 @@ class FunctionalForward(Forward):
         name = self.full(name)
         return self.linear(x, self.weights[f"{name}.weight"], self.weights.get(f"{name}.bias"))
 
-    @abstractmethod
-    def layer_norm(self, x: Any, name: str, *, bias: bool = True, epsilon: float = EPSILON) -> Any: ...
+    def layer_norm(self, x: Any, name: str, *, bias: bool = True, epsilon: float = EPSILON) -> Any:
+        name = self.full(name)
+        shift = self.weights.get(f"{name}.bias")
+        return self.normalise_rows(x, self.weights[f"{name}.weight"], shift, epsilon)
 
-    @abstractmethod
-    def linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
-        """Product over the last axis, and the bias."""
+    def rms_norm(self, x: Any, name: str) -> Any:
+        return self.normalise_rms(x, self.weights[f"{self.full(name)}.weight"])
+
+    def rotated(self, x: Any, place: Place) -> Any:
+        first, second = self.split(x, 2)
+        turned = self.concatenate([-second, first], axis=-1)
+        cos, sin = (self.cast(table, x.dtype) for table in place.tables)
+        return self.add(self.multiply(x, cos), self.multiply(turned, sin))
+
+    def heads(self, x: Any, width: int) -> Any:
+        return self.reshape(x, (*x.shape[:-1], -1, width))
 
     def outputs_of(self, weight: Any, start: int, stop: int) -> Any:
         """The part of a weight that computes these outputs."""
@@ -169,24 +181,20 @@ class FunctionalForward(Forward):
     def tied_dense(self, x: Any, table: str, name: str) -> Any:
         """Product over the last axis with the rows of an embedding's table, and a bias."""
 
-    @abstractmethod
-    def attention(self, q: Any, k: Any, v: Any, *, causal: bool) -> Any:
-        """Attention of (batch, length, heads, dim)."""
+    def embedding(self, x: Any, name: str, *_: Any, **__: Any) -> Any:
+        return self.rows(self.table(name), x)
 
-    @abstractmethod
     def table(self, name: str) -> Any:
         """The table of an embedding, to be read in `rows`."""
-
-    def rows(self, table: Any, index: Any) -> Any:
-        return table[index]
+        return self.weights[f"{name}.weight"]
 
     @abstractmethod
     def take(self, x: Any, places: Any) -> Any:
         """The elements of each sequence at these places: (batch, places, width)."""
 
-    @abstractmethod
     def add_table(self, x: Any, name: str) -> Any:
         """Add a table that is not learnt."""
+        return self.add(x, self.cast(self.weights[name], x.dtype))
 
     @abstractmethod
     def conv(self, x: Any, layer: Conv) -> Any:
@@ -211,18 +219,6 @@ class FunctionalForward(Forward):
     def mean_pixels(self, x: Any) -> Any:
         """Mean over all pixels of an image or video: (batch, channels)."""
 
-    @abstractmethod
-    def relu(self, x: Any) -> Any: ...
-
-    @abstractmethod
-    def leaky_relu(self, x: Any, slope: float) -> Any: ...
-
-    @abstractmethod
-    def tanh(self, x: Any) -> Any: ...
-
-    @abstractmethod
-    def concatenate(self, parts: Sequence[Any], axis: int) -> Any: ...
-
     def split(self, x: Any, count: int) -> Any:
         """Equal parts of the last axis."""
         return self.xp.split(x, count, axis=-1)
@@ -235,10 +231,6 @@ class FunctionalForward(Forward):
 
     def channels_first(self, x: Any) -> Any:
         """The inverse of `channels_last`."""
-        return x
-
-    def constant(self, x: Any) -> Any:
-        """The value, through which no gradient flows."""
         return x
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
+from functools import partial
 from typing import Any
 
 from benchbench.model.note import Note, NoteKind, note
@@ -144,10 +145,18 @@ class JaxForward(FunctionalForward):
 
     def __init__(self, weights: dict[str, Any], *, training: bool = False) -> None:
         """The next running statistics are put into `weights`."""
+        import jax
         import jax.numpy as jnp
 
         super().__init__(weights, training=training)
         self.xp = jnp
+        self.relu, self.leaky_relu = jax.nn.relu, jax.nn.leaky_relu
+        self.silu, self.tanh = jax.nn.silu, jnp.tanh
+        self.gelu = partial(jax.nn.gelu, approximate=False)
+        self.gelu_tanh = partial(jax.nn.gelu, approximate=True)
+        self.normalise_rows, self.normalise_rms, self.attention = layer_norm, rms_norm, attention
+        self.concatenate, self.cast = jnp.concatenate, jax.lax.convert_element_type
+        self.constant = jax.lax.stop_gradient
 
     def linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
         return self._add_bias(x @ weight, bias)
@@ -156,13 +165,6 @@ class JaxForward(FunctionalForward):
         """Add in float32 or float64: XLA's CPU kernels sum a bias's gradient in the dtype of the addition."""
         real = self.xp.promote_types(y.dtype, self.xp.float32)
         return y if bias is None else (y.astype(real) + bias.astype(real)).astype(y.dtype)
-
-    def layer_norm(self, x: Any, name: str, *, bias: bool = True, epsilon: float = EPSILON) -> Any:
-        name = self.full(name)
-        return layer_norm(x, self.weights[f"{name}.weight"], self.weights.get(f"{name}.bias"), epsilon)
-
-    def rms_norm(self, x: Any, name: str) -> Any:
-        return rms_norm(x, self.weights[f"{self.full(name)}.weight"])
 
     def batch_norm(self, x: Any, name: str) -> Any:
         """Computed in float32 or float64, as in Flax. The variance is E[x²] − E[x]², which reads x once."""
@@ -186,12 +188,6 @@ class JaxForward(FunctionalForward):
         scale = gamma * lax.rsqrt(variance + EPSILON)
         return ((wide - mean) * scale + beta).astype(x.dtype)
 
-    def embedding(self, x: Any, name: str, *_: Any, tied: bool = False, **__: Any) -> Any:
-        return self.table(name)[x]
-
-    def table(self, name: str) -> Any:
-        return self.weights[f"{name}.weight"]
-
     def take(self, x: Any, places: Any) -> Any:
         return self.xp.take_along_axis(x, places[..., None], axis=1)
 
@@ -199,30 +195,15 @@ class JaxForward(FunctionalForward):
         table = self.table(name)
         return x + (table if all_positions else table[self._positions(x, place.positions)])
 
-    def add_table(self, x: Any, name: str) -> Any:
-        return x + self.weights[name].astype(x.dtype)
-
     def tables(self, names: Sequence[str], x: Any, positions: Any) -> tuple[Any, ...]:
         return tuple(self.weights[name][self._positions(x, positions)][:, None] for name in names)
 
     def _positions(self, x: Any, positions: Any) -> Any:
         return slice(x.shape[1]) if positions is None else positions
 
-    def rotated(self, x: Any, place: Place) -> Any:
-        cos, sin = place.tables
-        first, second = self.split(x, 2)
-        turned = self.concatenate([-second, first], axis=-1)
-        return x * cos.astype(x.dtype) + turned * sin.astype(x.dtype)
-
-    def heads(self, x: Any, width: int) -> Any:
-        return x.reshape(*x.shape[:-1], -1, width)
-
     def query_key_value(self, x: Any, width: int) -> tuple[Any, Any, Any]:
         parts = x.reshape(*x.shape[:-1], 3, -1, width)
         return parts[:, :, 0], parts[:, :, 1], parts[:, :, 2]
-
-    def attention(self, q: Any, k: Any, v: Any, *, causal: bool) -> Any:
-        return attention(q, k, v, causal=causal)
 
     def causal_attention(self, q: Any, k: Any, v: Any, place: Place) -> Any:
         y = attend(q, k, v, place.positions, place.cache, self.scope)
@@ -282,42 +263,6 @@ class JaxForward(FunctionalForward):
 
     def mean_pixels(self, x: Any) -> Any:
         return x.mean(axis=tuple(range(1, x.ndim - 1)))
-
-    def relu(self, x: Any) -> Any:
-        import jax
-
-        return jax.nn.relu(x)
-
-    def leaky_relu(self, x: Any, slope: float) -> Any:
-        import jax
-
-        return jax.nn.leaky_relu(x, slope)
-
-    def tanh(self, x: Any) -> Any:
-        return self.xp.tanh(x)
-
-    def gelu(self, x: Any) -> Any:
-        import jax
-
-        return jax.nn.gelu(x, approximate=False)
-
-    def gelu_tanh(self, x: Any) -> Any:
-        import jax
-
-        return jax.nn.gelu(x, approximate=True)
-
-    def silu(self, x: Any) -> Any:
-        import jax
-
-        return jax.nn.silu(x)
-
-    def concatenate(self, parts: Sequence[Any], axis: int) -> Any:
-        return self.xp.concatenate(parts, axis)
-
-    def constant(self, x: Any) -> Any:
-        from jax import lax
-
-        return lax.stop_gradient(x)
 
 
 def _pixelwise(x: Any, filters: Any, strides: tuple[int, ...]) -> Any:

@@ -8,7 +8,7 @@ from itertools import count, repeat
 from typing import TYPE_CHECKING, Any
 
 from benchbench.workloads._forward import FunctionalForward, Place
-from benchbench.workloads._layers import EPSILON, Conv, ConvTranspose
+from benchbench.workloads._layers import Conv, ConvTranspose
 from benchbench.workloads._losses import Objective
 from benchbench.workloads._optimizers import Optimizer
 from benchbench.workloads.base import Step
@@ -159,34 +159,21 @@ class ReferenceForward(FunctionalForward):
         super().__init__(weights, training=training)
         self.ops = ops
         self.xp = ops.np
-
-    def linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
-        return self.ops.linear(x, weight, bias)
+        self.add, self.multiply, self.linear = ops.add, ops.multiply, ops.linear
+        self.relu, self.leaky_relu, self.silu, self.tanh = ops.relu, ops.leaky_relu, ops.silu, ops.tanh
+        self.gelu, self.gelu_tanh, self.attention = ops.gelu, ops.gelu_tanh, ops.attention
+        self.normalise_rows, self.normalise_rms, self.rows = ops.layer_norm, ops.rms_norm, ops.embedding
+        self.concatenate = ops.np.concatenate
+        self.cast = lambda x, _: x
+        self.constant = lambda x: x
 
     def outputs_of(self, weight: Any, start: int, stop: int) -> Any:
         return weight[start:stop]
-
-    def layer_norm(self, x: Any, name: str, *, bias: bool = True, epsilon: float = EPSILON) -> Any:
-        name = self.full(name)
-        shift = self.weights[f"{name}.bias"] if bias else 0.0
-        return self.ops.layer_norm(x, self.weights[f"{name}.weight"], shift, epsilon)
-
-    def rms_norm(self, x: Any, name: str) -> Any:
-        return self.ops.rms_norm(x, self.weights[f"{self.full(name)}.weight"])
 
     def batch_norm(self, x: Any, name: str) -> Any:
         parts = ("weight", "bias", "running_mean", "running_var")
         scale, shift, mean, variance = (self.weights[f"{name}.{part}"] for part in parts)
         return self.ops.batch_norm(x, scale, shift, None if self.training else (mean, variance))
-
-    def embedding(self, x: Any, name: str, *_: Any, tied: bool = False, **__: Any) -> Any:
-        return self.rows(self.table(name), x)
-
-    def table(self, name: str) -> Any:
-        return self.weights[f"{name}.weight"]
-
-    def rows(self, table: Any, index: Any) -> Any:
-        return self.ops.embedding(table, index)
 
     def take(self, x: Any, places: Any) -> Any:
         return x[self.xp.arange(len(places))[:, None], places]
@@ -194,27 +181,12 @@ class ReferenceForward(FunctionalForward):
     def add_positions(self, x: Any, name: str, place: Place, *, all_positions: bool = False, **_: Any) -> Any:
         return self.add(x, self.table(name)[: x.shape[1]])
 
-    def add_table(self, x: Any, name: str) -> Any:
-        return self.add(x, self.weights[name])
-
     def tables(self, names: Sequence[str], x: Any, positions: Any) -> tuple[Any, ...]:
         return tuple(self.weights[name][: x.shape[1], None] for name in names)
-
-    def rotated(self, x: Any, place: Place) -> Any:
-        cos, sin = place.tables
-        first, second = self.split(x, 2)
-        turned = self.concatenate([-second, first], axis=-1)
-        return self.add(self.multiply(x, cos), self.multiply(turned, sin))
-
-    def heads(self, x: Any, width: int) -> Any:
-        return x.reshape(*x.shape[:-1], -1, width)
 
     def query_key_value(self, x: Any, width: int) -> tuple[Any, Any, Any]:
         q, k, v = (self.heads(part, width) for part in self.split(x, 3))
         return q, k, v
-
-    def attention(self, q: Any, k: Any, v: Any, *, causal: bool) -> Any:
-        return self.ops.attention(q, k, v, causal=causal)
 
     def causal_attention(self, q: Any, k: Any, v: Any, place: Place) -> Any:
         return self.attention(q, k, v, causal=True).reshape(*q.shape[:2], -1)
@@ -248,33 +220,6 @@ class ReferenceForward(FunctionalForward):
 
     def mean_pixels(self, x: Any) -> Any:
         return self.ops.mean(x, tuple(range(2, x.ndim)))
-
-    def relu(self, x: Any) -> Any:
-        return self.ops.relu(x)
-
-    def leaky_relu(self, x: Any, slope: float) -> Any:
-        return self.ops.leaky_relu(x, slope)
-
-    def tanh(self, x: Any) -> Any:
-        return self.ops.tanh(x)
-
-    def gelu(self, x: Any) -> Any:
-        return self.ops.gelu(x)
-
-    def gelu_tanh(self, x: Any) -> Any:
-        return self.ops.gelu_tanh(x)
-
-    def silu(self, x: Any) -> Any:
-        return self.ops.silu(x)
-
-    def add(self, a: Any, b: Any) -> Any:
-        return self.ops.add(a, b)
-
-    def multiply(self, a: Any, b: Any) -> Any:
-        return self.ops.multiply(a, b)
-
-    def concatenate(self, parts: Sequence[Any], axis: int) -> Any:
-        return self.xp.concatenate(parts, axis)
 
     def channels_last(self, x: Any) -> Any:
         return self.xp.moveaxis(x, 1, -1)

@@ -170,6 +170,10 @@ class TensorFlowForward(FunctionalForward):
 
         super().__init__(weights, training=training)
         self.xp = tf
+        self.relu, self.silu, self.tanh = tf.nn.relu, tf.nn.silu, tf.tanh
+        self.gelu, self.gelu_tanh = gelu, gelu_tanh
+        self.normalise_rows, self.normalise_rms, self.attention = layer_norm, rms_norm, attention
+        self.concatenate, self.cast, self.constant = tf.concat, tf.cast, tf.stop_gradient
         self.gathers_statistics = gathers_statistics
         self.tied_tables: dict[str, Any] = {}  # as tensors
 
@@ -178,13 +182,6 @@ class TensorFlowForward(FunctionalForward):
 
     def _add_bias(self, y: Any, bias: Any) -> Any:
         return y if bias is None else self.xp.nn.bias_add(y, self.xp.cast(bias, y.dtype))
-
-    def layer_norm(self, x: Any, name: str, *, bias: bool = True, epsilon: float = EPSILON) -> Any:
-        name = self.full(name)
-        return layer_norm(x, self.weights[f"{name}.weight"], self.weights.get(f"{name}.bias"), epsilon)
-
-    def rms_norm(self, x: Any, name: str) -> Any:
-        return rms_norm(x, self.weights[f"{self.full(name)}.weight"])
 
     def batch_norm(self, x: Any, name: str) -> Any:
         parts = ("weight", "bias", "running_mean", "running_var")
@@ -215,9 +212,6 @@ class TensorFlowForward(FunctionalForward):
         table = self.weights[f"{name}.weight"]
         return x + (table if all_positions else self.rows(table, self._positions(x, place.positions)))
 
-    def add_table(self, x: Any, name: str) -> Any:
-        return x + self.xp.cast(self.weights[name], x.dtype)
-
     def tables(self, names: Sequence[str], x: Any, positions: Any) -> tuple[Any, ...]:
         if not names:
             return ()
@@ -227,21 +221,9 @@ class TensorFlowForward(FunctionalForward):
     def _positions(self, x: Any, positions: Any) -> Any:
         return self.xp.range(x.shape[1]) if positions is None else positions
 
-    def rotated(self, x: Any, place: Place) -> Any:
-        tf, (cos, sin) = self.xp, place.tables
-        first, second = self.split(x, 2)
-        turned = tf.concat([-second, first], axis=-1)
-        return x * tf.cast(cos, x.dtype) + turned * tf.cast(sin, x.dtype)
-
-    def heads(self, x: Any, width: int) -> Any:
-        return self.reshape(x, [*x.shape[:-1], -1, width])
-
     def query_key_value(self, x: Any, width: int) -> tuple[Any, Any, Any]:
         parts = self.reshape(x, [*x.shape[:-1], 3, x.shape[-1] // (3 * width), width])
         return self.xp.unstack(parts, axis=2)  # type: ignore[no-any-return]
-
-    def attention(self, q: Any, k: Any, v: Any, *, causal: bool) -> Any:
-        return attention(q, k, v, causal=causal)
 
     def causal_attention(self, q: Any, k: Any, v: Any, place: Place) -> Any:
         cache = place.cache and place.cache[self.scope]
@@ -287,28 +269,7 @@ class TensorFlowForward(FunctionalForward):
     def mean_pixels(self, x: Any) -> Any:
         return self.xp.reduce_mean(x, list(range(1, len(x.shape) - 1)))
 
-    def relu(self, x: Any) -> Any:
-        return self.xp.nn.relu(x)
-
     def leaky_relu(self, x: Any, slope: float) -> Any:
         """TensorFlow's operator; in float64 its formula, since the operator has its slope in float32."""
         tf = self.xp
         return tf.maximum(x, slope * x) if x.dtype == tf.float64 else tf.nn.leaky_relu(x, slope)
-
-    def tanh(self, x: Any) -> Any:
-        return self.xp.tanh(x)
-
-    def gelu(self, x: Any) -> Any:
-        return gelu(x)
-
-    def gelu_tanh(self, x: Any) -> Any:
-        return gelu_tanh(x)
-
-    def silu(self, x: Any) -> Any:
-        return self.xp.nn.silu(x)
-
-    def concatenate(self, parts: Sequence[Any], axis: int) -> Any:
-        return self.xp.concat(parts, axis)
-
-    def constant(self, x: Any) -> Any:
-        return self.xp.stop_gradient(x)

@@ -3,36 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from benchbench.workloads._forward import Forward, Place
 from benchbench.workloads._layers import EPSILON, Conv, ConvTranspose, Dense, Embedding, Norm, RmsNorm
-
-
-def conv(layer: Conv) -> Any:
-    """nn.Conv2d, or nn.Conv1d or nn.Conv3d for other dimensions."""
-    from torch import nn
-
-    kinds = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
-    return kinds[len(layer.sizes)](
-        layer.inputs, layer.outputs, layer.kernels, layer.strides, layer.padding, bias=layer.bias
-    )
-
-
-def conv_transpose(layer: ConvTranspose) -> Any:
-    """nn.ConvTranspose2d with the layer's sizes."""
-    from torch import nn
-
-    return nn.ConvTranspose2d(
-        layer.inputs, layer.outputs, layer.kernel, layer.stride, layer.edge, bias=layer.bias
-    )
-
-
-def dense(layer: Dense) -> Any:
-    """nn.Linear with the layer's sizes."""
-    from torch import nn
-
-    return nn.Linear(layer.inputs, layer.outputs, bias=layer.bias)
 
 
 def tied_dense(outputs: int | None = None) -> Any:
@@ -67,11 +42,14 @@ def module_of(layer: Conv | ConvTranspose | Dense | Embedding | Norm | RmsNorm) 
 
     match layer:
         case Dense():
-            return dense(layer)
+            return nn.Linear(layer.inputs, layer.outputs, bias=layer.bias)
         case Conv():
-            return conv(layer)
+            kind = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}[len(layer.sizes)]
+            sizes = layer.kernels, layer.strides, layer.padding
+            return kind(layer.inputs, layer.outputs, *sizes, bias=layer.bias)
         case ConvTranspose():
-            return conv_transpose(layer)
+            kind, edge = nn.ConvTranspose2d, layer.edge
+            return kind(layer.inputs, layer.outputs, layer.kernel, layer.stride, edge, bias=layer.bias)
         case Embedding():
             return nn.Embedding(layer.count, layer.width)
         case Norm():
@@ -122,7 +100,7 @@ class TorchForward(Forward):
         import torch.nn.functional as F
 
         self.arange, self.cat = torch.arange, torch.cat
-        self.activations: dict[str, Any] = {"gelu": F.gelu, "silu": F.silu}
+        self.gelu, self.gelu_tanh, self.silu = F.gelu, partial(F.gelu, approximate="tanh"), F.silu
         self.module = module
         self.parts = module._modules
 
@@ -166,12 +144,3 @@ class TorchForward(Forward):
 
     def tied_logits(self, x: Any, name: str, count: int) -> Any:
         return self.parts["logits"](x, self.parts[name].weight)
-
-    def gelu(self, x: Any) -> Any:
-        return self.activations["gelu"](x)
-
-    def gelu_tanh(self, x: Any) -> Any:
-        return self.activations["gelu"](x, approximate="tanh")
-
-    def silu(self, x: Any) -> Any:
-        return self.activations["silu"](x)

@@ -160,7 +160,7 @@ class Ops:
         """Normalise over the last axis (Ba et al. 2016)."""
         centred = x - anp.mean(x, axis=-1, keepdims=True)
         deviation = anp.sqrt(anp.mean(centred**2, axis=-1, keepdims=True) + epsilon)
-        return self.rounding.result(centred / deviation * weight + bias)
+        return self.rounding.result(centred / deviation * weight + (0.0 if bias is None else bias))
 
     def rms_norm(self, x: Any, weight: Any, epsilon: float = EPSILON) -> Any:
         """Scale by the root mean square over the last axis (Zhang & Sennrich 2019)."""

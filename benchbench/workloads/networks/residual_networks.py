@@ -123,7 +123,7 @@ class ResidualNetwork(Chain):
             **stages,
             pool=mean(1),
             flatten=nn.Flatten(),
-            fc=torch_layers.dense(self.head),
+            fc=torch_layers.module_of(self.head),
         )
         return nn.Sequential(layers)
 
@@ -180,7 +180,7 @@ def torch_conv_norm(conv: Conv) -> Any:
     from torch import nn
 
     norm = nn.BatchNorm3d if len(conv.sizes) == 3 else nn.BatchNorm2d
-    return nn.Sequential(OrderedDict(conv=torch_layers.conv(conv), norm=norm(conv.outputs)))
+    return nn.Sequential(OrderedDict(conv=torch_layers.module_of(conv), norm=norm(conv.outputs)))
 
 
 RESNET50_WIDTHS = (64, 128, 256, 512)  # channels within a block
@@ -247,9 +247,9 @@ class Resnet50(ResidualNetwork):
             def __init__(self, block: Block) -> None:
                 super().__init__()
                 conv1, conv2, conv3 = block.convs
-                self.conv1, self.norm1 = torch_layers.conv(conv1), nn.BatchNorm2d(conv1.outputs)
-                self.conv2, self.norm2 = torch_layers.conv(conv2), nn.BatchNorm2d(conv2.outputs)
-                self.conv3, self.norm3 = torch_layers.conv(conv3), nn.BatchNorm2d(conv3.outputs)
+                self.conv1, self.norm1 = torch_layers.module_of(conv1), nn.BatchNorm2d(conv1.outputs)
+                self.conv2, self.norm2 = torch_layers.module_of(conv2), nn.BatchNorm2d(conv2.outputs)
+                self.conv3, self.norm3 = torch_layers.module_of(conv3), nn.BatchNorm2d(conv3.outputs)
                 self.down = torch_conv_norm(block.projection) if block.projection else nn.Identity()
 
             def forward(self, x: Tensor) -> Tensor:
@@ -393,8 +393,8 @@ class R3d18(ResidualNetwork):
             def __init__(self, block: Block) -> None:
                 super().__init__()
                 conv1, conv2 = block.convs
-                self.conv1, self.norm1 = torch_layers.conv(conv1), nn.BatchNorm3d(conv1.outputs)
-                self.conv2, self.norm2 = torch_layers.conv(conv2), nn.BatchNorm3d(conv2.outputs)
+                self.conv1, self.norm1 = torch_layers.module_of(conv1), nn.BatchNorm3d(conv1.outputs)
+                self.conv2, self.norm2 = torch_layers.module_of(conv2), nn.BatchNorm3d(conv2.outputs)
                 self.down = torch_conv_norm(block.projection) if block.projection else nn.Identity()
 
             def forward(self, x: Tensor) -> Tensor:

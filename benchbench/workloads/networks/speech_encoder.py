@@ -190,7 +190,7 @@ def torch_speech_encoder(network: SpeechEncoder) -> Any:
     class Model(nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
-            self.conv1, self.conv2 = (torch_layers.conv(conv) for conv in network.convs)
+            self.conv1, self.conv2 = (torch_layers.module_of(conv) for conv in network.convs)
             self.register_buffer("positions", torch.empty(network.frames, width))
             self.layers = torch_layers.encoder_layers(
                 network.depth, width, network.heads, EXPANSION * width, norm_first=True

@@ -109,8 +109,8 @@ class SsdHead(Network):
         class Head(nn.Module):  # type: ignore[misc]
             def __init__(self) -> None:
                 super().__init__()
-                self.scores = nn.ModuleList(torch_layers.conv(scores) for scores, _ in pairs)
-                self.places = nn.ModuleList(torch_layers.conv(places) for _, places in pairs)
+                self.scores = nn.ModuleList(torch_layers.module_of(scores) for scores, _ in pairs)
+                self.places = nn.ModuleList(torch_layers.module_of(places) for _, places in pairs)
 
             def forward(self, *maps: Tensor) -> Tensor:
                 kinds = zip((self.scores, self.places), numbers, strict=True)
