@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil, prod
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from benchbench.arrays import Array, Floats, Indices
 from benchbench.errors import UsageError
@@ -30,7 +30,8 @@ from benchbench.workloads.program import images_layout, torch_layout
 if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays, DeviceContext, Draw
 
-NHWC, HWIO, HWOI, HWC1 = TO_LAST[4], FILTER_LAST[4], (2, 3, 1, 0), (2, 3, 0, 1)
+NHWC, HWOI, HWC1 = TO_LAST[4], (2, 3, 1, 0), (2, 3, 0, 1)
+GRADIENT_AXES = {"images": NHWC, "filters": FILTER_LAST[4], UPSTREAM: NHWC}
 
 
 @dataclass(frozen=True)
@@ -63,14 +64,88 @@ class _Gradient(Sizes2d):
     """One gradient of a 2-D convolution, by its images or by its filters, without the forward pass."""
 
     phase = Phase.BACKWARD
+    variable: ClassVar[str]  # name of the input whose gradient is computed
+    operand: ClassVar[str]  # name of the other input
 
-    def torch_gradients(self, images: Any, filters: Any, upstream: Any, wanted: tuple[bool, ...]) -> Any:
-        """Gradients of images, filters and bias, as far as wanted; torch.nn.grad copies to another layout."""
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of the convolution's inputs and output by name."""
+        return {
+            "images": self.image_shape,
+            "filters": self.filter_shape,
+            UPSTREAM: self.convolved_shape,
+        }
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        return self.shapes[self.variable]
+
+    def arrays(self, draw: Draw) -> dict[str, Array]:
+        """The other input, and the gradient of the output."""
+        return {name: draw.normal(name, *self.shapes[name]) for name in (self.operand, UPSTREAM)}
+
+    def forward(self, ops: Any, arrays: Any) -> Any:
+        """Differentiates the convolution at any value, since it is linear."""
+        from autograd import grad
+
+        def along_upstream(value: Any) -> Any:
+            inputs = {**arrays, self.variable: value}
+            return (self.convolved(ops, inputs["images"], inputs["filters"]) * arrays[UPSTREAM]).sum()
+
+        return grad(along_upstream)(ops.np.ones(self.output_shape))
+
+    def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
+        """The call that autograd makes, for one gradient; torch.nn.grad copies to another layout.
+
+        It reads only shape and layout of the input whose gradient it computes.
+        """
         import torch
 
-        return torch.ops.aten.convolution_backward(
-            upstream, images, filters, None, self.strides, self.edges, (1, 1), False, (0, 0), 1, wanted
-        )
+        value = torch.empty(self.output_shape, dtype=context.dtype, device=context.device)
+        value = value.contiguous(memory_format=torch_layout(context))
+        by_images = self.variable == "images"
+        wanted = by_images, not by_images, False  # gradients of images, filters and bias
+        options = None, self.strides, self.edges, (1, 1), False, (0, 0), 1, wanted
+
+        def step(operand: Any, upstream: Any) -> Any:
+            inputs = (value, operand) if by_images else (operand, value)
+            gradients = torch.ops.aten.convolution_backward(upstream, *inputs, *options)
+            return gradients[0 if by_images else 1]
+
+        inputs = torch_images(context, arrays, self.operand, UPSTREAM)
+        return Program(step, inputs, layout=images_layout(context))
+
+    def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
+        """jax.linear_transpose of the convolution: what differentiating makes of it."""
+        import jax
+
+        shape, convolve = self.last_shape, self.jax_function()
+
+        def step(operand: Any, upstream: Any) -> Any:
+            def convolved(value: Any) -> Any:
+                inputs = {self.operand: operand, self.variable: value}
+                return convolve(inputs["images"], inputs["filters"])
+
+            value = jax.ShapeDtypeStruct(shape, upstream.dtype)
+            return jax.linear_transpose(convolved, value)(upstream)[0]
+
+        return self.gradient(step, context, arrays)
+
+    @property
+    def last_shape(self) -> tuple[int, ...]:
+        """Shape of the gradient with channels last."""
+        return tuple(self.output_shape[axis] for axis in GRADIENT_AXES[self.variable])
+
+    def gradient(self, step: Any, context: DeviceContext, arrays: Arrays) -> Program:
+        """Program of a `step` with arrays that have channels last."""
+        import numpy as np
+
+        inputs = [
+            context.put(np.ascontiguousarray(arrays[name].transpose(GRADIENT_AXES[name])))
+            for name in (self.operand, UPSTREAM)
+        ]
+        axes = GRADIENT_AXES[self.variable]
+        return Program(step, tuple(inputs), axes=axes, layout=images_layout(context))
 
 
 @dataclass(frozen=True)
@@ -78,10 +153,7 @@ class Conv2dBackwardData(_Gradient):
     """Gradients of the images alone, from the filters and the output's gradient; no forward pass."""
 
     summary = "gradient of a 2-D convolution by its images"
-
-    @property
-    def output_shape(self) -> tuple[int, ...]:
-        return self.image_shape
+    variable, operand = "images", "filters"
 
     @property
     def reduction(self) -> int:
@@ -89,64 +161,21 @@ class Conv2dBackwardData(_Gradient):
         outputs, _, rows, columns = self.filter_shape
         return outputs * rows * columns
 
-    def arrays(self, draw: Draw) -> dict[str, Array]:
-        """The filters, and the gradient of the output."""
-        return {
-            "filters": draw.normal("filters", *self.filter_shape),
-            UPSTREAM: draw.normal(UPSTREAM, *self.convolved_shape),
-        }
-
     def reference(self, arrays: Arrays, index: Indices) -> Floats:
         from benchbench.workloads._reference.primitives import spread
 
         return spread(arrays[UPSTREAM], arrays["filters"], index, self.strides, self.edges)
 
-    def forward(self, ops: Any, arrays: Any) -> Any:
-        """Differentiates the convolution of any images: it is linear."""
-        from autograd import grad
-
-        def along_upstream(images: Any) -> Any:
-            return (self.convolved(ops, images, arrays["filters"]) * arrays[UPSTREAM]).sum()
-
-        return grad(along_upstream)(ops.np.ones(self.image_shape))
-
-    def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """The call that autograd makes, for one gradient; it reads only shape and layout of the images."""
-        import torch
-
-        images = torch.empty(self.image_shape, dtype=context.dtype, device=context.device)
-        images = images.contiguous(memory_format=torch_layout(context))
-
-        def step(filters: Any, upstream: Any) -> Any:
-            return self.torch_gradients(images, filters, upstream, wanted=(True, False, False))[0]
-
-        inputs = torch_images(context, arrays, "filters", UPSTREAM)
-        return Program(step, inputs, layout=images_layout(context))
-
     def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
         """tf.nn.conv2d_transpose, which is this gradient."""
         import tensorflow as tf
 
-        shape = [self.image_shape[axis] for axis in NHWC]
+        shape, edges = self.last_shape, explicit_padding(self.edges)
 
         def step(filters: Any, upstream: Any) -> Any:
-            edges = explicit_padding(self.edges)
             return tf.nn.conv2d_transpose(upstream, filters, shape, self.stride, edges)
 
-        return _gradient(step, context, arrays, {"filters": HWIO, UPSTREAM: NHWC}, NHWC)
-
-    def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """jax.linear_transpose of the convolution: what differentiating makes of it."""
-        import jax
-
-        shape = tuple(self.image_shape[axis] for axis in NHWC)
-        convolve = self.jax_function()
-
-        def step(filters: Any, upstream: Any) -> Any:
-            images = jax.ShapeDtypeStruct(shape, upstream.dtype)
-            return jax.linear_transpose(lambda images: convolve(images, filters), images)(upstream)[0]
-
-        return _gradient(step, context, arrays, {"filters": HWIO, UPSTREAM: NHWC}, NHWC)
+        return self.gradient(step, context, arrays)
 
 
 @dataclass(frozen=True)
@@ -154,10 +183,7 @@ class Conv2dBackwardWeights(_Gradient):
     """Gradients of the filters alone, from the images and the output's gradient; no forward pass."""
 
     summary = "gradient of a 2-D convolution by its filters"
-
-    @property
-    def output_shape(self) -> tuple[int, ...]:
-        return self.filter_shape
+    variable, operand = "filters", "images"
 
     @property
     def reduction(self) -> int:
@@ -165,47 +191,17 @@ class Conv2dBackwardWeights(_Gradient):
         batch, _, rows, columns = self.convolved_shape
         return batch * rows * columns
 
-    def arrays(self, draw: Draw) -> dict[str, Array]:
-        """The images, and the gradient of the output."""
-        return {
-            "images": draw.normal("images", *self.image_shape),
-            UPSTREAM: draw.normal(UPSTREAM, *self.convolved_shape),
-        }
-
     def reference(self, arrays: Arrays, index: Indices) -> Floats:
         """The sampled elements, each over the whole batch."""
         from benchbench.workloads._reference.primitives import filter_gradient
 
         return filter_gradient(arrays["images"], arrays[UPSTREAM], index, self.strides, self.edges)
 
-    def forward(self, ops: Any, arrays: Any) -> Any:
-        """Differentiates the convolution with any filters: it is linear."""
-        from autograd import grad
-
-        def along_upstream(filters: Any) -> Any:
-            return (self.convolved(ops, arrays["images"], filters) * arrays[UPSTREAM]).sum()
-
-        return grad(along_upstream)(ops.np.ones(self.filter_shape))
-
-    def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """The call that autograd makes, for one gradient; it reads only shape and layout of the filters."""
-        import torch
-
-        filters = torch.empty(self.filter_shape, dtype=context.dtype, device=context.device)
-        filters = filters.contiguous(memory_format=torch_layout(context))
-
-        def step(images: Any, upstream: Any) -> Any:
-            return self.torch_gradients(images, filters, upstream, wanted=(False, True, False))[1]
-
-        inputs = torch_images(context, arrays, "images", UPSTREAM)
-        return Program(step, inputs, layout=images_layout(context))
-
     def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
         """tf.raw_ops.Conv2DBackpropFilter, what the tape calls: its only public name."""
         import tensorflow as tf
 
-        shape = [self.filter_shape[axis] for axis in HWIO]
-        edges = [edge for pair in explicit_padding(self.edges) for edge in pair]
+        shape, edges = self.last_shape, [edge for pair in explicit_padding(self.edges) for edge in pair]
 
         def step(images: Any, upstream: Any) -> Any:
             return tf.raw_ops.Conv2DBackpropFilter(
@@ -213,35 +209,7 @@ class Conv2dBackwardWeights(_Gradient):
                 strides=[1, self.stride, self.stride, 1], padding="EXPLICIT", explicit_paddings=edges,
             )  # fmt: skip
 
-        return _gradient(step, context, arrays, {"images": NHWC, UPSTREAM: NHWC}, HWIO)
-
-    def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """jax.linear_transpose of the convolution by its filters."""
-        import jax
-
-        shape = tuple(self.filter_shape[axis] for axis in HWIO)
-        convolve = self.jax_function()
-
-        def step(images: Any, upstream: Any) -> Any:
-            filters = jax.ShapeDtypeStruct(shape, upstream.dtype)
-            return jax.linear_transpose(lambda filters: convolve(images, filters), filters)(upstream)[0]
-
-        return _gradient(step, context, arrays, {"images": NHWC, UPSTREAM: NHWC}, HWIO)
-
-
-def _gradient(
-    step: Any,
-    context: DeviceContext,
-    arrays: Arrays,
-    layouts: dict[str, tuple[int, ...]],
-    output: tuple[int, ...],
-) -> Program:
-    import numpy as np
-
-    inputs = [
-        context.put(np.ascontiguousarray(arrays[name].transpose(axes))) for name, axes in layouts.items()
-    ]
-    return Program(step, tuple(inputs), axes=output, layout=images_layout(context))
+        return self.gradient(step, context, arrays)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from benchbench.arrays import Array, Floats, Indices
@@ -75,8 +77,78 @@ def is_float8(context: DeviceContext) -> bool:
     return "float8" in str(context.compute)
 
 
+class Products(FunctionOperation):
+    """Products of row-major matrices: A (…, m, k) times B (…, k, n), plus a bias (n) or nothing."""
+
+    multiplications_saved = 1.0
+    projects = True
+    item: ClassVar[str] = "product"
+    has_bias: ClassVar[bool] = False
+
+    @property
+    @abstractmethod
+    def sizes(self) -> tuple[int, int, int, int]:
+        """Number of products, and m, n and k."""
+
+    @property
+    def items(self) -> int:
+        """By default the number of products."""
+        return self.sizes[0]
+
+    def operands(self, arrays: Any) -> tuple[Any, Any]:
+        """A and B of these shapes."""
+        return arrays["a"], arrays["b"]
+
+    def cost(self, dtype: Dtype) -> Cost:
+        """2·m·n·k FLOPs per product, the bias's additions not counted; operands and results move once."""
+        count, m, n, k = self.sizes
+        elements = count * (m * k + k * n + m * n) + n * self.has_bias
+        flops = 2 * count * m * n * k
+        return Cost(flops=flops, bytes=elements * dtype.itemsize, items=self.items, item=self.item)
+
+    @property
+    def reduction(self) -> int:
+        """Each element of a result sums k products, and the bias."""
+        return self.sizes[3] + self.has_bias
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        return self.sizes[1:3]
+
+    def reference(self, arrays: Arrays, index: Indices) -> Floats:
+        """Rows of A times columns of B, in the sampled products."""
+        import numpy as np
+
+        a, b = self.operands(arrays)
+        *product, row, column = index.T
+        rows = a[(*product, row)].astype(np.float64)
+        columns = b.swapaxes(-1, -2)[(*product, column)].astype(np.float64)
+        sums = np.einsum("sk,sk->s", rows, columns)
+        return np.asarray(sums + arrays["bias"][column] if self.has_bias else sums)
+
+    def projection(self, arrays: Arrays, vector: Floats) -> Floats:
+        import numpy as np
+
+        a, b = self.operands({name: wide(array) for name, array in arrays.items()})
+        projected = np.matmul(a, np.matmul(b, vector)[..., None])[..., 0]
+        return np.asarray(projected + np.matmul(vector, wide(arrays["bias"])) if self.has_bias else projected)
+
+    def forward(self, ops: Any, arrays: Any) -> Any:
+        return ops.matmul(*self.operands(arrays))
+
+    def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
+        if is_float8(context):
+            return torch_product(context, *self.operands(arrays), arrays.get("bias"))
+        return super().build_torch(context, arrays)
+
+    def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
+        if is_float8(context):
+            return jax_product(context, *self.operands(arrays), arrays.get("bias"))
+        return super().build_jax(context, arrays)
+
+
 @dataclass(frozen=True)
-class Gemm(FunctionOperation):
+class Gemm(Products):
     """Row-major operands. A transposed operand is stored as A (k, m) or B (n, k)."""
 
     m: int = 1024
@@ -87,25 +159,11 @@ class Gemm(FunctionOperation):
 
     summary = "matrix product C[m,n] = A[m,k] B[k,n], of A or B as stored or transposed"
     added = frozenset({"transpose_a", "transpose_b"})
-    multiplications_saved = 1.0
-    projects = True
     multiplies_float8 = True
 
-    def cost(self, dtype: Dtype) -> Cost:
-        """2mnk FLOPs; A, B and C move once; an item is one product."""
-        elements = self.m * self.k + self.k * self.n + self.m * self.n
-        return Cost(
-            flops=2 * self.m * self.n * self.k, bytes=elements * dtype.itemsize, items=1, item="product"
-        )
-
     @property
-    def reduction(self) -> int:
-        """Each element of C sums k products."""
-        return self.k
-
-    @property
-    def output_shape(self) -> tuple[int, int]:
-        return self.m, self.n
+    def sizes(self) -> tuple[int, int, int, int]:
+        return 1, self.m, self.n, self.k
 
     def tiny(self) -> Self:
         """Odd sizes, none equal, so that a swapped axis shows."""
@@ -117,27 +175,9 @@ class Gemm(FunctionOperation):
         b = (self.n, self.k) if self.transpose_b else (self.k, self.n)
         return {"a": draw.normal("a", *a), "b": draw.normal("b", *b)}
 
-    def reference(self, arrays: Arrays, index: Indices) -> Floats:
-        """Rows of op(A) times columns of op(B)."""
-        import numpy as np
-
-        a, b = self._operands(arrays)
-        rows, columns = a[index[:, 0]].astype(np.float64), b[:, index[:, 1]].T.astype(np.float64)
-        return np.asarray(np.einsum("sk,sk->s", rows, columns))
-
-    def projection(self, arrays: Arrays, vector: Floats) -> Floats:
-        import numpy as np
-
-        a, b = self._operands({name: wide(array) for name, array in arrays.items()})
-        return np.asarray(np.matmul(a, np.matmul(b, vector)))
-
-    def _operands(self, arrays: Any) -> tuple[Any, Any]:
-        """A of (m, k) and B of (k, n)."""
+    def operands(self, arrays: Any) -> tuple[Any, Any]:
         a, b = arrays["a"], arrays["b"]
         return a.T if self.transpose_a else a, b.T if self.transpose_b else b
-
-    def forward(self, ops: Any, arrays: Any) -> Any:
-        return ops.matmul(*self._operands(arrays))
 
     def torch(self) -> StepFunction:
         """torch.matmul; a transposed operand is a view, which BLAS takes by its flag."""
@@ -149,7 +189,7 @@ class Gemm(FunctionOperation):
         """tf.matmul, with its flags."""
         import tensorflow as tf
 
-        return lambda a, b: tf.matmul(a, b, transpose_a=self.transpose_a, transpose_b=self.transpose_b)
+        return partial(tf.matmul, transpose_a=self.transpose_a, transpose_b=self.transpose_b)
 
     def jax(self) -> StepFunction:
         """jnp.matmul; XLA makes a transposed operand part of the product."""
@@ -157,19 +197,9 @@ class Gemm(FunctionOperation):
 
         return lambda a, b: jnp.matmul(a.T if self.transpose_a else a, b.T if self.transpose_b else b)
 
-    def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
-        if is_float8(context):
-            return torch_product(context, *self._operands(arrays))
-        return super().build_torch(context, arrays)
-
-    def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
-        if is_float8(context):
-            return jax_product(context, *self._operands(arrays))
-        return super().build_jax(context, arrays)
-
 
 @dataclass(frozen=True)
-class BatchedGemm(FunctionOperation):
+class BatchedGemm(Products):
     """C[i] = A[i] · B[i], as the heads of attention; row-major, no operand shared."""
 
     batch: int = 32
@@ -179,27 +209,14 @@ class BatchedGemm(FunctionOperation):
 
     summary = "a batch of matrix products C[i,m,n] = A[i,m,k] B[i,k,n]"
     functions: ClassVar = {"torch": "torch:bmm", "tensorflow": "tensorflow:matmul", "jax": "jax.numpy:matmul"}
-    multiplications_saved = 1.0
-    projects = True
-
-    def cost(self, dtype: Dtype) -> Cost:
-        """2·N·m·n·k FLOPs; the operands and results move once; an item is one product."""
-        elements = self.batch * (self.m * self.k + self.k * self.n + self.m * self.n)
-        return Cost(
-            flops=2 * self.batch * self.m * self.n * self.k,
-            bytes=elements * dtype.itemsize,
-            items=self.batch,
-            item="product",
-        )
 
     @property
-    def reduction(self) -> int:
-        """Each element of a result sums k products."""
-        return self.k
+    def sizes(self) -> tuple[int, int, int, int]:
+        return self.batch, self.m, self.n, self.k
 
     @property
-    def output_shape(self) -> tuple[int, int, int]:
-        return self.batch, self.m, self.n
+    def output_shape(self) -> tuple[int, ...]:
+        return self.sizes[:3]
 
     def tiny(self) -> Self:
         return replace(self, batch=5, m=23, n=33, k=17)
@@ -210,27 +227,9 @@ class BatchedGemm(FunctionOperation):
             "b": draw.normal("b", self.batch, self.k, self.n),
         }
 
-    def reference(self, arrays: Arrays, index: Indices) -> Floats:
-        """Rows of A times columns of B, in the sampled products."""
-        import numpy as np
-
-        product, row, column = index.T
-        rows = arrays["a"][product, row].astype(np.float64)
-        columns = arrays["b"][product, :, column].astype(np.float64)
-        return np.asarray(np.einsum("sk,sk->s", rows, columns))
-
-    def projection(self, arrays: Arrays, vector: Floats) -> Floats:
-        import numpy as np
-
-        inner = np.matmul(wide(arrays["b"]), vector)
-        return np.asarray(np.matmul(wide(arrays["a"]), inner[..., None])[..., 0])
-
-    def forward(self, ops: Any, arrays: Any) -> Any:
-        return ops.matmul(arrays["a"], arrays["b"])
-
 
 @dataclass(frozen=True)
-class Linear(FunctionOperation):
+class Linear(Products):
     """x · Wᵀ + b, a dense layer; `batch` rows are a Transformer's tokens or a network's samples."""
 
     batch: int = 256
@@ -239,33 +238,22 @@ class Linear(FunctionOperation):
 
     summary = "a dense layer with bias"
     functions: ClassVar = {"torch": "torch.nn.functional:linear"}
-    multiplications_saved = 1.0
-    projects = True
+    item = "row"
+    has_bias = True
     multiplies_float8 = True
 
-    def cost(self, dtype: Dtype) -> Cost:
-        """2·N·I·O FLOPs, the bias's additions not counted; x, weight, bias and result move once."""
-        elements = self.batch * (self.inputs + self.outputs) + self.outputs * (self.inputs + 1)
-        return Cost(
-            flops=2 * self.batch * self.inputs * self.outputs,
-            bytes=elements * dtype.itemsize,
-            items=self.batch,
-            item="row",
-        )
+    @property
+    def sizes(self) -> tuple[int, int, int, int]:
+        return 1, self.batch, self.outputs, self.inputs
 
     @property
-    def reduction(self) -> int:
-        """Each output sums I products and the bias."""
-        return self.inputs + 1
+    def items(self) -> int:
+        return self.batch
 
     @property
     def roundings(self) -> int:
         """The product, and its sum with the bias, if in two kernels."""
         return 2
-
-    @property
-    def output_shape(self) -> tuple[int, int]:
-        return self.batch, self.outputs
 
     def tiny(self) -> Self:
         return replace(self, batch=13, inputs=37, outputs=29)
@@ -278,28 +266,11 @@ class Linear(FunctionOperation):
             "bias": draw.normal("bias", self.outputs),
         }
 
-    def reference(self, arrays: Arrays, index: Indices) -> Floats:
-        """Rows of x times rows of the weight, and the bias."""
-        import numpy as np
-
-        rows, columns = index.T
-        x, weight = arrays["x"][rows].astype(np.float64), arrays["weight"][columns].astype(np.float64)
-        return np.asarray(np.einsum("si,si->s", x, weight) + arrays["bias"][columns])
-
-    def projection(self, arrays: Arrays, vector: Floats) -> Floats:
-        import numpy as np
-
-        x, weight, bias = (wide(arrays[name]) for name in ("x", "weight", "bias"))
-        inner = np.matmul(vector, weight)
-        return np.asarray(np.matmul(x, inner) + np.matmul(vector, bias))
+    def operands(self, arrays: Any) -> tuple[Any, Any]:
+        return arrays["x"], arrays["weight"].T
 
     def forward(self, ops: Any, arrays: Any) -> Any:
         return ops.linear(arrays["x"], arrays["weight"], arrays["bias"])
-
-    def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
-        if is_float8(context):
-            return torch_product(context, arrays["x"], arrays["weight"].T, arrays["bias"])
-        return super().build_torch(context, arrays)
 
     def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
         """tf.matmul and tf.nn.bias_add, which Grappler fuses; the weight is (inputs, outputs), as Keras'."""
@@ -313,7 +284,7 @@ class Linear(FunctionOperation):
     def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
         """x @ weight + bias; the weight (inputs, outputs), as Flax has it."""
         if is_float8(context):
-            return jax_product(context, arrays["x"], arrays["weight"].T, arrays["bias"])
+            return super().build_jax(context, arrays)
         return self._with_kernel(lambda x, weight, bias: x @ weight + bias, context, arrays)
 
     def _with_kernel(self, step: Any, context: DeviceContext, arrays: Arrays) -> Program:
