@@ -68,6 +68,8 @@ class Workload(ABC):
     phase: ClassVar[Phase]
     may_be_zero: ClassVar[frozenset[str]] = frozenset()
     least: ClassVar[Mapping[str, int]] = {}  # parameter → smallest value, if that is neither 1 nor 0
+    # Parameters and what must divide them: a number, or another parameter.
+    multiples: ClassVar[Sequence[tuple[str, int | str]]] = ()
     version: ClassVar[int] = 1  # raised when equal parameters come to mean other work
     # Parameters that are left out of ids and records at their default, in addition to those of base classes.
     added: ClassVar[frozenset[str]] = frozenset()
@@ -91,6 +93,11 @@ class Workload(ABC):
             least = self.least.get(name, 0 if name in self.may_be_zero else 1)
             if type(value) is int and value < least:
                 raise UsageError(f"{name}={value} must be at least {least}.")
+        for name, divisor in self.multiples:
+            number = getattr(self, divisor) if isinstance(divisor, str) else divisor
+            if number and getattr(self, name) % number:
+                of = f"{divisor}={number}" if isinstance(divisor, str) else number
+                raise UsageError(f"{name}={getattr(self, name)} must be a multiple of {of}.")
 
     def divided(self, placement: Placement, rank: int | None = None, replicas: int = 1) -> Self:
         """The same workload on these devices, as seen by one rank of several processes if `rank` is given.

@@ -156,17 +156,8 @@ class Decoder(CausalChain):
     kv_heads: int  # heads of keys and values
 
     head_counts = ("heads", "kv_heads")
+    multiples = (("width", "heads"), ("heads", "kv_heads"))
     embedding_scale: ClassVar[float] = 0.02  # Radford et al. 2019
-
-    def __post_init__(self) -> None:
-        """Also raise UsageError for a width or heads that cannot be divided."""
-        super().__post_init__()
-        for name, value, divisor in (
-            ("width", self.width, self.heads),
-            ("heads", self.heads, self.kv_heads),
-        ):
-            if value % divisor:
-                raise UsageError(f"{name}={value} must be a multiple of {divisor}.")
 
     def lengthened(self, stages: int) -> Self:
         return replace(self, depth=max(self.depth, stages))  # type: ignore[type-var]  # a dataclass

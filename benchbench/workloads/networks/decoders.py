@@ -204,17 +204,12 @@ class Transformer(CausalChain):
     vocabulary: int = 8192
 
     head_counts = ("heads",)
+    multiples = (("hidden", SMALL_HEAD),)
     tensor_parallel: ClassVar[DivisionPlan] = {
         "tokens": Division.VOCABULARY,
         **CAUSAL_LAYERS,
         "head": Division.LOGITS,
     }
-
-    def __post_init__(self) -> None:
-        """Also raise UsageError for a hidden width that is not a multiple of a head's."""
-        super().__post_init__()
-        if self.hidden % SMALL_HEAD:
-            raise UsageError(f"hidden={self.hidden} must be a multiple of {SMALL_HEAD}.")
 
     @property
     def heads(self) -> int:

@@ -51,13 +51,12 @@ class BertBase(Network):
         "tokens": Division.VOCABULARY,
         "head": Division.LOGITS,
     }
+    multiples = (("hidden", "heads"),)
     added = BERT_SIZES
 
     def __post_init__(self) -> None:
-        """Also raise UsageError for sizes that do not fit each other."""
+        """Also raise UsageError for more masked positions than tokens, or more tokens than positions."""
         super().__post_init__()
-        if self.hidden % self.heads:
-            raise UsageError(f"hidden={self.hidden} must be a multiple of heads={self.heads}.")
         if not self.masked <= self.length <= self.positions:
             raise UsageError(
                 f"length={self.length} must be between masked={self.masked} and positions={self.positions}."
@@ -202,13 +201,8 @@ class EncoderDecoder(Network):
     input_names = ("source", "target")
     images = frozenset()
     item = "token"
+    multiples = (("hidden", "heads"),)
     added = ENCODER_DECODER_SIZES
-
-    def __post_init__(self) -> None:
-        """Also raise UsageError for a width that cannot be divided among the heads."""
-        super().__post_init__()
-        if self.hidden % self.heads:
-            raise UsageError(f"hidden={self.hidden} must be a multiple of heads={self.heads}.")
 
     @property
     def items(self) -> int:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
-from benchbench.errors import UsageError
 from benchbench.workloads._layers import Conv, Dense, MaxPool
 from benchbench.workloads._plain_cnn import PlainCnn
 from benchbench.workloads.network import Division, DivisionPlan
@@ -120,14 +119,9 @@ class Vgg16(PlainCnn):
         "dense2": Division.ROWS,
         "dense3": Division.LOGITS,
     }
+    multiples = (("image", VGG_HALVINGS),)
     added = frozenset({"width"})
     version = 2  # on CUDA channels first where no tensor cores multiply
-
-    def __post_init__(self) -> None:
-        """Also raise UsageError for a side that cannot be halved five times."""
-        super().__post_init__()
-        if self.image % VGG_HALVINGS:
-            raise UsageError(f"image={self.image} must be a multiple of {VGG_HALVINGS}.")
 
     def layers(self) -> list[Conv | MaxPool | Dense]:
         """13 convolutions that keep the image's size, and three dense layers."""

@@ -203,14 +203,9 @@ class Resnet50(ResidualNetwork):
     last_norm = "norm3"
     head = Dense(name="fc", inputs=512 * RESNET50_EXPANSION, outputs=1000)
     pool = 4
+    multiples = (("image", RESNET50_HALVINGS),)
     added = frozenset({"depth"})
     version = 2  # JAX's 1 × 1 convolutions are products on the CPU
-
-    def __post_init__(self) -> None:
-        """Also raise UsageError for a side that cannot be halved five times."""
-        super().__post_init__()
-        if self.image % RESNET50_HALVINGS:
-            raise UsageError(f"image={self.image} must be a multiple of {RESNET50_HALVINGS}.")
 
     @property
     def stem(self) -> Conv:
@@ -337,17 +332,9 @@ class R3d18(ResidualNetwork):
     input_names = ("clips",)
     images = frozenset({"clips"})
     item = "clip"
+    multiples = (("image", R3D18_PIXELS), ("frames", R3D18_FRAMES))
     added = frozenset({"width", "depth"})
     version = 2  # JAX's 1 × 1 convolutions are products on the CPU
-
-    def __post_init__(self) -> None:
-        """Also raise UsageError for sizes that cannot be halved this often."""
-        super().__post_init__()
-        if self.image % R3D18_PIXELS or self.frames % R3D18_FRAMES:
-            raise UsageError(
-                f"image={self.image} must be a multiple of {R3D18_PIXELS}, "
-                f"and frames={self.frames} of {R3D18_FRAMES}."
-            )
 
     @property
     def stem(self) -> Conv:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from benchbench.arrays import Array
-from benchbench.errors import UsageError
 from benchbench.workloads._forward import FunctionalForward, Place, TransformerLayers
 from benchbench.workloads._layers import Conv, Layer, Norm, Weight
 from benchbench.workloads._losses import MeanSquared
@@ -48,13 +47,8 @@ class SpeechEncoder(BlockChain):
     item = "frame"
     head_counts = ("heads",)
     tensor_parallel: ClassVar[DivisionPlan] = ENCODER_LAYERS
+    multiples = (("hidden", "heads"), ("hidden", 2))  # 2: sine and cosine
     added = SIZE
-
-    def __post_init__(self) -> None:
-        """Also raise UsageError for a width that heads, or sine and cosine, cannot divide."""
-        super().__post_init__()
-        if self.hidden % self.heads or self.hidden % 2:
-            raise UsageError(f"hidden={self.hidden} must be even and a multiple of heads={self.heads}.")
 
     @property
     def items(self) -> int:

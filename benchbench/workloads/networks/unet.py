@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from benchbench.arrays import Array
-from benchbench.errors import UsageError
 from benchbench.workloads._forward import FunctionalForward
 from benchbench.workloads._layers import Conv, ConvTranspose
 from benchbench.workloads._programs import torch_layers
@@ -31,13 +30,8 @@ class Unet(Network):
     image: int = 256  # pixels on a side
     width: int = 64  # channels at the image's size, twice as many each time it is halved
 
+    multiples = (("image", 2**DEPTH),)
     version = 2  # JAX's 1 × 1 convolutions are products on the CPU
-
-    def __post_init__(self) -> None:
-        """Also raise UsageError for a side that cannot be halved four times."""
-        super().__post_init__()
-        if self.image % 2**DEPTH:
-            raise UsageError(f"image={self.image} must be a multiple of {2**DEPTH}.")
 
     @property
     def output_shape(self) -> tuple[int, int, int, int]:

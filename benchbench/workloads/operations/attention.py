@@ -7,7 +7,6 @@ from math import sqrt
 from typing import TYPE_CHECKING, Any, Self
 
 from benchbench.arrays import Array, Floats, Indices
-from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
 from benchbench.model.note import Note, NoteKind, note
@@ -36,12 +35,7 @@ class ScaledDotProduct(Operation):
 
     multiplications_saved = 1.0
     may_be_zero = frozenset({"kv_heads"})
-
-    def __post_init__(self) -> None:
-        """Raise UsageError also for heads that cannot be grouped."""
-        super().__post_init__()
-        if self.heads % self.groups_of:
-            raise UsageError(f"heads={self.heads} must be a multiple of kv_heads={self.kv_heads}.")
+    multiples = (("heads", "kv_heads"),)
 
     @property
     def groups_of(self) -> int:

@@ -6,10 +6,10 @@ Shazeer et al. 2017; the experts and their weighting as in Jiang et al. 2024, "M
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 
 from benchbench.arrays import Array, Floats, Indices
-from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
 from benchbench.workloads.backward import Backward
@@ -41,14 +41,8 @@ class Moe(Operation):
     summary = "a mixture-of-experts layer, each token through two of eight experts"
     multiplications_saved = 1.0
     draws_tolerated = DRAWS_TOLERATED
-
-    def __post_init__(self) -> None:
-        """Raise UsageError also for tokens that experts cannot share, or a width that cannot tell them."""
-        super().__post_init__()
-        if self.tokens % EXPERTS:
-            raise UsageError(f"tokens={self.tokens} must be a multiple of {EXPERTS}, the experts.")
-        if self.width < EXPERTS:
-            raise UsageError(f"width={self.width} must be at least {EXPERTS}, the experts.")
+    multiples = (("tokens", EXPERTS),)  # which experts share equally
+    least = MappingProxyType({"width": EXPERTS})  # with fewer, no router can tell the experts apart
 
     def cost(self, dtype: Dtype) -> Cost:
         """2·T·W·E FLOPs of the router, and 6·W·H of each of a token's two experts; all moves once."""
