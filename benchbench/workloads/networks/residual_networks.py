@@ -25,6 +25,7 @@ from benchbench.workloads.steps import Inference, PipelinedTraining
 if TYPE_CHECKING:
     from benchbench.workloads.base import Draw
 
+Shape = tuple[int, ...]  # size of an image or video along each axis
 GAIN = 4.0  # of the convolutions, relative to He's initialisation
 
 
@@ -47,7 +48,7 @@ class ResidualNetwork(Chain):
     depth: int  # a key of `depths`
     depths: ClassVar[Mapping[int, tuple[int, ...]]]  # layers on the longest path → blocks of each stage
     last_norm: ClassVar[str]  # name of the norm at the end of a block
-    pool: ClassVar[int] = 1  # input pixels per output pixel of the max-pool after the stem
+    pool: ClassVar[int] = 1  # stride of the max-pool after the stem; 1: none
 
     def __post_init__(self) -> None:
         """Also raise UsageError for a depth that is not in `depths`."""
@@ -60,18 +61,30 @@ class ResidualNetwork(Chain):
     def stem(self) -> Conv:
         """The convolution before the first block."""
 
+    @property
     @abstractmethod
+    def widths(self) -> tuple[int, ...]:
+        """Channels within a block of each stage."""
+
+    @abstractmethod
+    def block(self, stage: str, index: int, inputs: int, width: int, stride: int, size: Shape) -> Block:
+        """Block `index` of a stage, whose input has this number of channels and this size."""
+
     def blocks(self) -> Iterator[Block]:
         """Blocks in the order in which they are applied."""
+        inputs, size = self.stem.outputs, tuple(side // self.pool for side in self.stem.output_sizes)
+        for stage, (count, width) in enumerate(
+            zip(self.depths[self.depth], self.widths, strict=True), start=1
+        ):
+            for index in range(count):
+                stride = 2 if stage > 1 and index == 0 else 1
+                yield (block := self.block(f"layer{stage}", index, inputs, width, stride, size))
+                inputs, size = block.convs[-1].outputs, block.convs[-1].output_sizes
 
     @property
     @abstractmethod
     def head(self) -> Dense:
         """The dense layer after the mean over all pixels."""
-
-    @abstractmethod
-    def torch_block(self) -> Any:
-        """Class of torch's module for a `Block`."""
 
     def torch_stem(self) -> Any:
         """The `nn.Sequential` before the first block."""
@@ -92,7 +105,7 @@ class ResidualNetwork(Chain):
 
         *first_blocks, last = self.blocks()
         return [
-            link((self.stem,), self.stem.pixels()[1] // self.pool),
+            link((self.stem,), self.stem.pixels()[1] // self.pool ** len(self.stem.sizes)),
             *(link(block.members(), block.convs[-1].pixels()[1]) for block in first_blocks),
             link(last.members(), self.head.inputs),
             Link(layers=(self.head,), outputs=self.head.outputs),
@@ -112,7 +125,7 @@ class ResidualNetwork(Chain):
     def torch(self) -> Any:
         from torch import nn
 
-        block = self.torch_block()
+        block = torch_block()
         stages = {
             name: nn.Sequential(*map(block, members))
             for name, members in groupby(self.blocks(), lambda block: block.stage)
@@ -183,7 +196,30 @@ def torch_conv_norm(conv: Conv) -> Any:
     return nn.Sequential(OrderedDict(conv=torch_layers.module_of(conv), norm=norm(conv.outputs)))
 
 
-RESNET50_WIDTHS = (64, 128, 256, 512)  # channels within a block
+def torch_block() -> Any:
+    """Class of a block's module, with ReLU between convolutions and after the addition."""
+    import torch.nn.functional as F
+    from torch import Tensor, nn
+
+    class ResidualBlock(nn.Module):  # type: ignore[misc]
+        def __init__(self, block: Block) -> None:
+            super().__init__()
+            *self.first, self.last = [(f"conv{at + 1}", f"norm{at + 1}") for at in range(len(block.convs))]
+            for conv, names in zip(block.convs, (*self.first, self.last), strict=True):
+                for name, member in zip(names, torch_conv_norm(conv), strict=True):
+                    self.add_module(name, member)
+            self.down = torch_conv_norm(block.projection) if block.projection else nn.Identity()
+
+        def forward(self, x: Tensor) -> Tensor:
+            modules, y = self._modules, x  # an attribute of a module costs the host more time
+            for conv, norm in self.first:
+                y = F.relu(modules[norm](modules[conv](y)), inplace=True)
+            conv, norm = self.last
+            return F.relu(modules[norm](modules[conv](y)) + modules["down"](x), inplace=True)
+
+    return ResidualBlock
+
+
 RESNET50_EXPANSION = 4  # channels out of a block / within it
 RESNET50_HALVINGS = 32  # image pixels per pixel of the last stage, along a side
 
@@ -202,7 +238,8 @@ class Resnet50(ResidualNetwork):
     depths: ClassVar[Mapping[int, tuple[int, ...]]] = {50: (3, 4, 6, 3), 14: (1, 1, 1, 1)}
     last_norm = "norm3"
     head = Dense(name="fc", inputs=512 * RESNET50_EXPANSION, outputs=1000)
-    pool = 4
+    widths = (64, 128, 256, 512)
+    pool = 2
     multiples = (("image", RESNET50_HALVINGS),)
     added = frozenset({"depth"})
     version = 2  # JAX's 1 × 1 convolutions are products on the CPU
@@ -212,15 +249,19 @@ class Resnet50(ResidualNetwork):
         """The convolution before the first block; a 3 × 3 max-pool with stride 2 follows."""
         return Conv(name="stem.conv", inputs=3, outputs=64, kernel=7, stride=2, size=self.image, gain=GAIN)
 
-    def blocks(self) -> Iterator[Block]:
-        inputs, side = 64, self.image // 4
-        for stage, (count, width) in enumerate(
-            zip(self.depths[self.depth], RESNET50_WIDTHS, strict=True), start=1
-        ):
-            for index in range(count):
-                stride = 2 if stage > 1 and index == 0 else 1
-                yield _bottleneck_block(f"layer{stage}", index, inputs, width, stride, side)
-                inputs, side = width * RESNET50_EXPANSION, side // stride
+    def block(self, stage: str, index: int, inputs: int, width: int, stride: int, size: Shape) -> Block:
+        outputs = width * RESNET50_EXPANSION
+
+        def conv(name: str, inputs: int, outputs: int, kernel: int = 1, stride: int = 1) -> Conv:
+            return Conv(
+                name=f"{stage}.{index}.{name}", inputs=inputs, outputs=outputs, kernel=kernel, stride=stride,
+                size=size, gain=GAIN, is_short_branch=name == "down.conv",
+            )  # fmt: skip
+
+        first, second = conv("conv1", inputs, width), conv("conv2", width, width, kernel=3, stride=stride)
+        last = replace(conv("conv3", width, outputs), size=second.output_sizes)
+        projection = conv("down.conv", inputs, outputs, stride=stride) if inputs != outputs else None
+        return Block(stage=stage, convs=(first, second, last), projection=projection)
 
     def inputs(self, draw: Draw) -> dict[str, Array]:
         return {"images": draw.normal("images", self.batch, 3, self.image, self.image)}
@@ -233,26 +274,6 @@ class Resnet50(ResidualNetwork):
         from torch import nn
 
         return super().torch_stem().append(nn.MaxPool2d(3, stride=2, padding=1))
-
-    def torch_block(self) -> Any:
-        import torch.nn.functional as F
-        from torch import Tensor, nn
-
-        class Bottleneck(nn.Module):  # type: ignore[misc]
-            def __init__(self, block: Block) -> None:
-                super().__init__()
-                conv1, conv2, conv3 = block.convs
-                self.conv1, self.norm1 = torch_layers.module_of(conv1), nn.BatchNorm2d(conv1.outputs)
-                self.conv2, self.norm2 = torch_layers.module_of(conv2), nn.BatchNorm2d(conv2.outputs)
-                self.conv3, self.norm3 = torch_layers.module_of(conv3), nn.BatchNorm2d(conv3.outputs)
-                self.down = torch_conv_norm(block.projection) if block.projection else nn.Identity()
-
-            def forward(self, x: Tensor) -> Tensor:
-                y = F.relu(self.norm1(self.conv1(x)), inplace=True)
-                y = F.relu(self.norm2(self.conv2(y)), inplace=True)
-                return F.relu(self.norm3(self.conv3(y)) + self.down(x), inplace=True)
-
-        return Bottleneck
 
 
 @dataclass(frozen=True)
@@ -293,23 +314,6 @@ class Resnet50Train(ResidualTraining, Resnet50):
         return replace(self, batch=4, image=64, depth=14)
 
 
-def _bottleneck_block(stage: str, index: int, inputs: int, width: int, stride: int, side: int) -> Block:
-    outputs = width * RESNET50_EXPANSION
-
-    def conv(name: str, **sizes: int) -> Conv:
-        properties = {"name": f"{stage}.{index}.{name}", "gain": GAIN, "is_short_branch": name == "down.conv"}
-        return Conv(**({"kernel": 1, "size": side} | properties | sizes))  # type: ignore[arg-type]
-
-    path = (
-        conv("conv1", inputs=inputs, outputs=width),
-        conv("conv2", inputs=width, outputs=width, kernel=3, stride=stride),
-        conv("conv3", inputs=width, outputs=outputs, size=side // stride),
-    )
-    projection = conv("down.conv", inputs=inputs, outputs=outputs, stride=stride)
-    return Block(stage=stage, convs=path, projection=projection if inputs != outputs else None)
-
-
-R3D18_WIDTHS = (1, 2, 4, 8)  # channels in widths
 R3D18_CLASSES = 400
 R3D18_FRAMES, R3D18_PIXELS = 8, 16  # frames, and pixels of a side, that are reduced to one
 
@@ -350,20 +354,23 @@ class R3d18(ResidualNetwork):
             gain=GAIN,
         )
 
-    def blocks(self) -> Iterator[Block]:
-        inputs, size = self.width, self.stem.output_sizes
-        for stage, (count, widths) in enumerate(
-            zip(self.depths[self.depth], R3D18_WIDTHS, strict=True), start=1
-        ):
-            for index in range(count):
-                stride = 2 if stage > 1 and index == 0 else 1
-                block = _video_block(f"layer{stage}", index, (inputs, widths * self.width), stride, size)
-                yield block
-                inputs, size = widths * self.width, block.convs[1].sizes
+    @property
+    def widths(self) -> tuple[int, ...]:
+        return tuple(factor * self.width for factor in (1, 2, 4, 8))
+
+    def block(self, stage: str, index: int, inputs: int, width: int, stride: int, size: Shape) -> Block:
+        name, kernel = f"{stage}.{index}", (3, 3, 3)
+        first = Conv(
+            name=f"{name}.conv1", inputs=inputs, outputs=width, kernel=kernel, stride=(stride,) * 3,
+            size=size, gain=GAIN,
+        )  # fmt: skip
+        second = replace(first, name=f"{name}.conv2", inputs=width, stride=1, size=first.output_sizes)
+        down = replace(first, name=f"{name}.down.conv", kernel=1, is_short_branch=True)
+        return Block(stage=stage, convs=(first, second), projection=down if stride > 1 else None)
 
     @property
     def head(self) -> Dense:
-        return Dense(name="fc", inputs=R3D18_WIDTHS[-1] * self.width, outputs=R3D18_CLASSES)
+        return Dense(name="fc", inputs=self.widths[-1], outputs=R3D18_CLASSES)
 
     def inputs(self, draw: Draw) -> dict[str, Array]:
         return {"clips": draw.normal("clips", self.batch, 3, self.frames, self.image, self.image)}
@@ -371,24 +378,6 @@ class R3d18(ResidualNetwork):
     def tiny(self) -> Self:
         """Two clips, of which four pixels reach the last stage, so that its batch norm has a variance."""
         return replace(self, batch=2, frames=8, image=32, width=8)
-
-    def torch_block(self) -> Any:
-        import torch.nn.functional as F
-        from torch import Tensor, nn
-
-        class BasicBlock(nn.Module):  # type: ignore[misc]
-            def __init__(self, block: Block) -> None:
-                super().__init__()
-                conv1, conv2 = block.convs
-                self.conv1, self.norm1 = torch_layers.module_of(conv1), nn.BatchNorm3d(conv1.outputs)
-                self.conv2, self.norm2 = torch_layers.module_of(conv2), nn.BatchNorm3d(conv2.outputs)
-                self.down = torch_conv_norm(block.projection) if block.projection else nn.Identity()
-
-            def forward(self, x: Tensor) -> Tensor:
-                y = F.relu(self.norm1(self.conv1(x)), inplace=True)
-                return F.relu(self.norm2(self.conv2(y)) + self.down(x), inplace=True)
-
-        return BasicBlock
 
 
 @dataclass(frozen=True)
@@ -418,23 +407,3 @@ class R3d18Train(ResidualTraining, R3d18):
     def tiny(self) -> Self:
         """The shortest network, since later layers amplify rounding errors."""
         return replace(super().tiny(), batch=4, depth=10)
-
-
-def _video_block(
-    stage: str, index: int, channels: tuple[int, int], stride: int, size: tuple[int, ...]
-) -> Block:
-    inputs, outputs = channels
-    name = f"{stage}.{index}"
-    strides = (stride,) * 3
-    first = Conv(
-        name=f"{name}.conv1",
-        inputs=inputs,
-        outputs=outputs,
-        kernel=(3, 3, 3),
-        stride=strides,
-        size=size,
-        gain=GAIN,
-    )
-    second = replace(first, name=f"{name}.conv2", inputs=outputs, stride=(1, 1, 1), size=first.output_sizes)
-    down = replace(first, name=f"{name}.down.conv", kernel=(1, 1, 1), is_short_branch=True)
-    return Block(stage=stage, convs=(first, second), projection=down if stride > 1 else None)
