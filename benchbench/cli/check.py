@@ -19,14 +19,8 @@ from benchbench.model.options import Inconclusive, MeasureOptions, split_names
 @measure_options(without=("budget_s", "tags"))
 def check_(
     *,
-    run: Annotated[
-        str | None,
-        argument("Run to check. [default: measure the baseline's cases now]"),
-    ] = None,
-    baseline: Annotated[
-        str | None,
-        option("--baseline", text="Baseline to check against."),
-    ] = None,
+    run: Annotated[str | None, argument("Run to check. [default: measure the baseline's cases now]")] = None,
+    baseline: Annotated[str | None, option("--baseline", text="Baseline to check against.")] = None,
     ab: Annotated[
         str | None, option("--ab", text="Other code to measure interleaved: rev:main, NAME=PATH.")
     ] = None,
@@ -34,10 +28,7 @@ def check_(
         str | None,
         option("--max-slowdown", text="Limit for every case: 5% or 0.05. [default: the suite's, else 5%]"),
     ] = None,
-    metric: Annotated[
-        Names,
-        option("--metric", text="Metrics to check. [default: latency_s]"),
-    ] = None,
+    metric: Annotated[Names, option("--metric", text="Metrics to check. [default: latency_s]")] = None,
     confirm: Annotated[
         bool, typer.Option("--confirm/--no-confirm", help="Measure cases that look slower again.")
     ] = True,
@@ -116,10 +107,7 @@ NameArgument = Annotated[str, typer.Argument(help="The baseline's name, such as 
 @baseline.command("set")
 def set_(
     name: NameArgument,
-    run: Annotated[
-        str,
-        typer.Argument(help="Run to accept: an id, latest~1, or a folder."),
-    ] = "latest",
+    run: Annotated[str, typer.Argument(help="Run to accept: an id, latest~1, or a folder.")] = "latest",
     replace: Annotated[
         bool, typer.Option("--replace", "--force", help="Remove this machine's other sessions.")
     ] = False,

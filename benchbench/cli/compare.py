@@ -44,10 +44,7 @@ class Order(StrEnum):
 def compare_(
     *,
     ref: Annotated[
-        str,
-        typer.Argument(
-            help="Run to compare with; with --ab a side: mode=compile, torch@old, rev:main.",
-        ),
+        str, typer.Argument(help="Run to compare with; with --ab a side: mode=compile, torch@old, rev:main.")
     ],
     new: Annotated[str | None, argument("Run to judge. [default: latest]")] = None,
     ab: Annotated[bool, typer.Option("--ab", help="Measure REF and NEW as two interleaved sides.")] = False,
@@ -56,11 +53,7 @@ def compare_(
         str, typer.Option("--threshold", help="The smallest change that counts: 3% or 0.03.")
     ] = "3%",
     only: Annotated[
-        Names,
-        option(
-            "--only",
-            text="Show only these verdicts: slower, faster, broken, …",
-        ),
+        Names, option("--only", text="Show only these verdicts: slower, faster, broken, …")
     ] = None,
     sort: Annotated[
         Order, typer.Option("--sort", help="Order of the cases; ratio: worst first.")
@@ -112,12 +105,7 @@ def _check_are_runs(ref: str, new: str | None) -> None:
 
 
 def _measure_and_compare(
-    ref: str,
-    new: str | None,
-    metric: str,
-    threshold: float,
-    results: Path,
-    options: MeasureOptions,
+    ref: str, new: str | None, metric: str, threshold: float, results: Path, options: MeasureOptions
 ) -> Comparison:
     from benchbench import api
     from benchbench.cli.live import Lines
@@ -127,13 +115,7 @@ def _measure_and_compare(
     observer = Lines(results=results)
     with signals(observer.interruption_message):
         return api.compare_ab(
-            ref,
-            new,
-            metric=metric,
-            threshold=threshold,
-            results=results,
-            observer=observer,
-            options=options,
+            ref, new, metric=metric, threshold=threshold, results=results, observer=observer, options=options
         )
 
 
@@ -141,10 +123,7 @@ def _measure_and_compare(
 @measure_options(without=("max_error", "rounds", "budget_s"))
 def bisect_(
     *,
-    of: Annotated[
-        str | None,
-        typer.Argument(metavar="[BACKEND]", help="Backend, such as torch."),
-    ] = None,
+    of: Annotated[str | None, typer.Argument(metavar="[BACKEND]", help="Backend, such as torch.")] = None,
     versions: Annotated[
         str | None, typer.Argument(help="Versions from good to bad: 2.9..2.13, or 2.9,2.9.1,2.10.")
     ] = None,
@@ -202,10 +181,7 @@ def history(
     case: Annotated[
         list[str] | None, argument("Only cases whose ids contain or match these. [default: all]")
     ] = None,
-    metric: Annotated[
-        str,
-        typer.Option("--metric", help="Metric to show, such as cold_s."),
-    ] = "latency_s",
+    metric: Annotated[str, typer.Option("--metric", help="Metric to show, such as cold_s.")] = "latency_s",
     by: Annotated[str | None, typer.Option("--by", help="Group runs by a tag, such as commit.")] = None,
     threshold: Annotated[
         str, typer.Option("--threshold", help="The smallest change that counts: 3% or 0.03.")
@@ -249,10 +225,7 @@ def history(
 
 @app.command(rich_help_panel=COMPARE)
 def hardware(
-    runs: Annotated[
-        Names,
-        argument("Runs of several machines. [default: all]", metavar="RUN"),
-    ] = None,
+    runs: Annotated[Names, argument("Runs of several machines. [default: all]", metavar="RUN")] = None,
     case: Annotated[Names, option("--case", text="Only cases whose ids contain or match these.")] = None,
     tag: Annotated[Names, option("--tag", text="Only runs with the tag NAME=VALUE.")] = None,
     since: Annotated[str, option("--since", text="Only runs since that day: 2026-01-31.")] = "",
@@ -260,11 +233,7 @@ def hardware(
         str | None, option("--by", text="Tag that names machines. [default: machine, else their ids]")
     ] = None,
     columns: Annotated[
-        Names,
-        option(
-            "--columns",
-            text="Columns: rate, vs-fastest, per-cost, per-joule, by, measured, …",
-        ),
+        Names, option("--columns", text="Columns: rate, vs-fastest, per-cost, per-joule, by, measured, …")
     ] = None,
     price: PriceOption = None,
     dedicated: Annotated[

@@ -71,19 +71,11 @@ def _validated(name: str, is_allowed: Callable[[Format], bool] = lambda _: True)
 
 FormatOption = Annotated[
     str,
-    option(
-        "--format",
-        text="Format: terminal, markdown, html, latex, csv or json.",
-        callback=checked_text,
-    ),
+    option("--format", text="Format: terminal, markdown, html, latex, csv or json.", callback=checked_text),
 ]
 FileFormatOption = Annotated[
     str | None,
-    option(
-        "--format",
-        text="Format, as for report; overrides the extension of -o.",
-        callback=checked_any,
-    ),
+    option("--format", text="Format, as for report; overrides the extension of -o.", callback=checked_any),
 ]
 OutOption = Annotated[
     Names, option("--out", text="Also write for CI: github, junit=FILE, gha-benchmark=DIR.")

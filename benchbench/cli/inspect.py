@@ -152,12 +152,7 @@ def list_environments(
 
 
 @env.command()
-def rm(
-    names: Annotated[
-        list[str],
-        typer.Argument(help="Environments to remove."),
-    ],
-) -> None:
+def rm(names: Annotated[list[str], typer.Argument(help="Environments to remove.")]) -> None:
     """Remove environments.
 
     Example: accelbench env rm torch@2.12
@@ -186,8 +181,7 @@ def doctor(
     *,
     strict: Annotated[bool, typer.Option("--strict", help="Exit 4 if a problem is found.")] = False,
     ceilings: Annotated[
-        bool,
-        typer.Option("--ceilings", help="Measure and store the best GEMM and copy rates."),
+        bool, typer.Option("--ceilings", help="Measure and store the best GEMM and copy rates.")
     ] = False,
     options: MeasureOptions,
     format: FormatOption = TERMINAL,

@@ -134,8 +134,7 @@ def check_system(platform: str, root: Path = Path("/")) -> None:
         )
     if platform in {"win32", "cygwin", "emscripten", "wasi"}:
         raise UnsupportedSystem(
-            f"accelbench needs a system that can fork processes; {platform} cannot.",
-            "On Windows, use WSL 2.",
+            f"accelbench needs a system that can fork processes; {platform} cannot.", "On Windows, use WSL 2."
         )
 
 

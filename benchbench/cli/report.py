@@ -28,10 +28,7 @@ if TYPE_CHECKING:
     from benchbench.documents.document import Document
 
 
-RunArgument = Annotated[
-    str,
-    typer.Argument(help="Run: an id or its start, latest, latest~1, or a folder."),
-]
+RunArgument = Annotated[str, typer.Argument(help="Run: an id or its start, latest, latest~1, or a folder.")]
 
 
 @app.command(rich_help_panel=MEASURE)
@@ -54,19 +51,9 @@ def report(
             text="File, or folder for several plots. [default: the screen; plots: the run's folder]",
         ),
     ] = None,
-    columns: Annotated[
-        Names,
-        option(
-            "--columns",
-            text="Columns: latency, p50, p99, rate, memory, …",
-        ),
-    ] = None,
+    columns: Annotated[Names, option("--columns", text="Columns: latency, p50, p99, rate, memory, …")] = None,
     by: Annotated[
-        str,
-        option(
-            "--by",
-            text="Compare the values of dtype, mode, target, device, or a parameter.",
-        ),
+        str, option("--by", text="Compare the values of dtype, mode, target, device, or a parameter.")
     ] = "",
     plot: Annotated[
         Names,
@@ -74,8 +61,7 @@ def report(
     ] = None,
     price: PriceOption = None,
     commands: Annotated[
-        bool,
-        typer.Option("--commands", help="Print commands that measure each row again, one per line."),
+        bool, typer.Option("--commands", help="Print commands that measure each row again, one per line.")
     ] = False,
     results: ResultsOption = Path("results"),
 ) -> None:
@@ -154,15 +140,9 @@ def site(
 
 @app.command(rich_help_panel=EXPLAIN)
 def profile(
-    run: Annotated[
-        str,
-        typer.Argument(
-            help="Run that was measured with --profile.",
-        ),
-    ] = "latest",
+    run: Annotated[str, typer.Argument(help="Run that was measured with --profile.")] = "latest",
     new: Annotated[
-        str | None,
-        typer.Argument(help="Second run: show which operators explain the difference."),
+        str | None, typer.Argument(help="Second run: show which operators explain the difference.")
     ] = None,
     case: Annotated[
         Names, option("--case", "-c", text="Only cases whose ids contain or match these.")

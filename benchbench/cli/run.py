@@ -160,8 +160,7 @@ def time_(
         str | None, option("--device", "-d", text="Device: cpu, cuda:0, … [default: the one in use]")
     ] = None,
     env: Annotated[
-        list[str] | None,
-        option("--env", text="Name of an environment variable to pass on; most are not."),
+        list[str] | None, option("--env", text="Name of an environment variable to pass on; most are not.")
     ] = None,
     claim: Annotated[
         str | None,
@@ -223,13 +222,11 @@ def time_(
 def fleet(
     *,
     interrupted: Annotated[
-        str | None,
-        argument("With --resume: fleet to finish. [default: the newest]", metavar="fleet"),
+        str | None, argument("With --resume: fleet to finish. [default: the newest]", metavar="fleet")
     ] = None,
     options: MeasureOptions,
     address: Annotated[
-        str | None,
-        option("--address", text="HOST:PORT of the Ray cluster. [default: this machine's]"),
+        str | None, option("--address", text="HOST:PORT of the Ray cluster. [default: this machine's]")
     ] = None,
     each: Annotated[
         str,

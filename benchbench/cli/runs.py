@@ -23,10 +23,7 @@ app.add_typer(runs, name="runs", rich_help_panel=INSPECT)
 
 @runs.command("rm")
 def remove(
-    names: Annotated[
-        list[str],
-        typer.Argument(metavar="RUN", help="Runs: ids or their starts, latest~1."),
-    ],
+    names: Annotated[list[str], typer.Argument(metavar="RUN", help="Runs: ids or their starts, latest~1.")],
     results: ResultsOption = Path("results"),
 ) -> None:
     """Remove stored runs, with their profiles and plots. Baselines are not changed.
@@ -92,8 +89,7 @@ def merge(
 @app.command(rich_help_panel=INSPECT)
 def validate(
     stored: Annotated[
-        str,
-        typer.Argument(help="Run, baseline or suite by name, or a file or folder."),
+        str, typer.Argument(help="Run, baseline or suite by name, or a file or folder.")
     ] = "latest",
     results: ResultsOption = Path("results"),
     format: FormatOption = TERMINAL,
@@ -114,8 +110,7 @@ def validate(
 def export(
     run: RunArgument,
     to: Annotated[
-        str | None,
-        typer.Option("--to", help=f"Format: one of {', '.join(FORMATS)}.", callback=checked),
+        str | None, typer.Option("--to", help=f"Format: one of {', '.join(FORMATS)}.", callback=checked)
     ] = None,
     output: Annotated[
         Path | None,
@@ -154,8 +149,7 @@ def _write_shared_copy(run: str, output: Path | None, results: Path) -> None:
         raise UsageError("--share needs a folder to write the run to.", hint)
     shared = api.share_run(run, output, results=results)
     print_message(
-        *(f"kept: {line}" for line in shared.kept),
-        *(f"dropped: {line}" for line in shared.dropped),
+        *(f"kept: {line}" for line in shared.kept), *(f"dropped: {line}" for line in shared.dropped)
     )
     print_message(f"wrote {shared.folder}", f"next: accelbench report {shared.folder}")
 
