@@ -18,7 +18,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchbench.judging.bisection import NextPair, SearchEnd, SearchResult, SearchRules, search
+from benchbench.judging.bisection import (
+    NextPair,
+    SearchEnd,
+    SearchResult,
+    SearchRules,
+    VersionPair,
+    next_pair_or_result,
+)
 from benchbench.stats import mean, median, quantile
 
 DISTURBED, DISTURBANCE = 0.05, 0.3  # processes that meet a neighbour, and by how much
@@ -62,6 +69,21 @@ def scenes(versions: int, steps: tuple[float, ...], deviation: float, seeds: int
         given = dict(zip(places, steps, strict=True))
         made.append(Scene(versions=versions, steps=given, deviation=deviation))
     return made
+
+
+def search(
+    measure: Callable[[NextPair], float | None], rules: SearchRules
+) -> tuple[SearchResult, list[VersionPair]]:
+    """Result of a search, and its pairs. `measure` returns a pair's change; None if it cannot be measured."""
+    pairs: list[VersionPair] = []
+    skipped: set[int] = set()
+    while isinstance(next_pair := next_pair_or_result(pairs, rules, skipped), NextPair):
+        change = measure(next_pair)
+        if change is None:
+            skipped.add(next_pair.version)
+        else:
+            pairs.append(VersionPair(version=next_pair.version, beside=next_pair.beside, change=change))
+    return next_pair, pairs
 
 
 def searched(scene: Scene, seed: int, **rules: float) -> SearchResult:

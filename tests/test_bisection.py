@@ -29,10 +29,9 @@ from benchbench.judging.bisection import (
     median_version,
     most_probable,
     next_pair_or_result,
-    search,
     shortest_span,
 )
-from studies.bisections import Scene, is_right, scenes, searched
+from studies.bisections import Scene, is_right, scenes, search, searched
 
 SEEDS = 100
 STEP = math.log(1.05)

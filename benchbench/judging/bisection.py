@@ -10,7 +10,7 @@ predecessor, too.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
@@ -171,21 +171,6 @@ def next_pair_or_result(
         if current.two_steps_p >= rules.confidence
         else None,
     )
-
-
-def search(
-    measure: Callable[[NextPair], float | None], rules: SearchRules
-) -> tuple[SearchResult, list[VersionPair]]:
-    """Result of a search, and its pairs. `measure` returns a pair's change; None if it cannot be measured."""
-    pairs: list[VersionPair] = []
-    skipped: set[int] = set()
-    while isinstance(next_pair := next_pair_or_result(pairs, rules, skipped), NextPair):
-        change = measure(next_pair)
-        if change is None:
-            skipped.add(next_pair.version)
-        else:
-            pairs.append(VersionPair(version=next_pair.version, beside=next_pair.beside, change=change))
-    return next_pair, pairs
 
 
 def judge_ends(changes: Sequence[float], rules: SearchRules) -> SearchEnd | None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -55,13 +55,22 @@ class Obstacle(NamedTuple):
     status: Status
     reason: str
 
+    def omit(self, case: Case) -> LeftOut:
+        """Leave out the case for this reason."""
+        return LeftOut(case=case, status=self.status, reason=self.reason)
+
+
+def unavailable(probe: Probe) -> Obstacle:
+    """Obstacle of every case of a target that is not ready, with the remedy."""
+    reason = f"{probe.reason} → {probe.remedy}" if probe.remedy else probe.reason
+    return Obstacle(Status.UNAVAILABLE, reason)
+
 
 def chosen_devices(probe: Probe, requested: Sequence[str]) -> list[tuple[Device, Obstacle | None]]:
     """Devices to measure on: the requested ones, else the first accelerator, else the CPU."""
     if probe.status != "ready":
-        reason = f"{probe.reason} → {probe.remedy}" if probe.remedy else probe.reason
         device = Device(name=requested[0] if requested else "cpu", device_class=class_of(requested), model="")
-        return [(device, Obstacle(Status.UNAVAILABLE, reason))]
+        return [(device, unavailable(probe))]
     if not requested:
         first = next(
             (d for d in probe.devices if d.device_class is DeviceClass.ACCELERATOR), probe.devices[0]
@@ -236,6 +245,13 @@ class Plan:
     left_out: tuple[LeftOut, ...]
     pinned: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
+    def without(self, obstacle_of: Callable[[Case], Obstacle | None]) -> Plan:
+        """Leave out the cases that have an obstacle."""
+        obstacles = {case.id: obstacle_of(case) for case in self.cases}
+        left_out = [obstacle.omit(case) for case in self.cases if (obstacle := obstacles[case.id])]
+        cases = tuple(case for case in self.cases if not obstacles[case.id])
+        return replace(self, cases=cases, left_out=(*self.left_out, *left_out))
+
 
 def plan(entries: Sequence[tuple[str, Entry]], selection: Selection, probes: Sequence[Probe]) -> Plan:
     """Plan every entry on every selected target and device, without duplicates. Raises UsageError."""
@@ -257,9 +273,7 @@ def plan(entries: Sequence[tuple[str, Entry]], selection: Selection, probes: Seq
             ):
                 pinned.setdefault(case.id, pinned_names)
                 if obstacle:
-                    left_out.setdefault(
-                        case.id, LeftOut(case=case, status=obstacle.status, reason=obstacle.reason)
-                    )
+                    left_out.setdefault(case.id, obstacle.omit(case))
                 else:
                     cases.setdefault(case.id, case)
     names = dict.fromkeys(entry.workload for _, entry in entries)
@@ -289,7 +303,7 @@ def _check_count(
         * len(entry.world or [1])
         * len(entry.strategy or [1])
         * len(entry.threads or [1])
-        * sum(map(point_count, _tables(entry, device)))
+        * sum(map(point_count, _tables(entry, device.device_class)))
         for device in devices
         for _, entry in entries
     )
@@ -297,8 +311,8 @@ def _check_count(
     check_count(max([count, *tables]))
 
 
-def _tables(entry: Entry, device: Device) -> list[Axes]:
-    return entry.cpu if device.device_class is DeviceClass.CPU else entry.accelerator
+def _tables(entry: Entry, device_class: DeviceClass) -> list[Axes]:
+    return entry.cpu if device_class is DeviceClass.CPU else entry.accelerator
 
 
 def without_too_large(full_plan: Plan, memory_bytes: int) -> Plan:
@@ -307,14 +321,7 @@ def without_too_large(full_plan: Plan, memory_bytes: int) -> Plan:
     A network moves its activations several times in a step, so its bound exceeds the memory it needs. A case
     beyond the margin is a mistake in a size. Others are tried, and may end as out of memory.
     """
-    cases: list[Case] = []
-    left_out = list(full_plan.left_out)
-    for case in full_plan.cases:
-        if obstacle := too_large(case, memory_bytes):
-            left_out.append(LeftOut(case=case, status=obstacle.status, reason=obstacle.reason))
-        else:
-            cases.append(case)
-    return replace(full_plan, cases=tuple(cases), left_out=tuple(left_out))
+    return full_plan.without(lambda case: too_large(case, memory_bytes))
 
 
 def too_large(case: Case, memory_bytes: int, code: UserCode | None = None) -> Obstacle | None:
@@ -388,7 +395,7 @@ def _cases_on(
         placements_there,
     )
     for point, (dtype, mode, cache, environment, threads, placement) in itertools.product(
-        _sizes(entry, device), itertools.product(*axes)
+        _sizes(entry, device.device_class), itertools.product(*axes)
     ):
         case = Case(
             suite=suite,
@@ -426,9 +433,9 @@ def _lossless(backend: type[Backend] | Backend, mode: str) -> Obstacle | None:
     return Obstacle(Status.UNSUPPORTED, reason)
 
 
-def _sizes(entry: Entry, device: Device) -> list[dict[str, Scalar]]:
-    """Parameters of every point in the entry's tables for this device."""
-    return [point for table in _tables(entry, device) for point in points(table)]
+def _sizes(entry: Entry, device_class: DeviceClass) -> list[dict[str, Scalar]]:
+    """Parameters of every point in the entry's tables for this class of device."""
+    return [point for table in _tables(entry, device_class) for point in points(table)]
 
 
 def entry_plans(entry: Entry, case: Case) -> bool:
@@ -445,12 +452,8 @@ def entry_plans(entry: Entry, case: Case) -> bool:
         return False
     if case.placement.devices > 1 and entry.strategy and case.placement.strategy not in entry.strategy:
         return False
-    tables = entry.cpu if class_of([case.device]) is DeviceClass.CPU else entry.accelerator
-    return any(
-        workload_at(entry.workload, point).params == case.params
-        for table in tables
-        for point in points(table)
-    )
+    sizes = _sizes(entry, class_of([case.device]))
+    return any(workload_at(entry.workload, point).params == case.params for point in sizes)
 
 
 def _device_obstacle(

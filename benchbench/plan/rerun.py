@@ -17,12 +17,12 @@ from benchbench.errors import UsageError, member, unknown
 from benchbench.launch import catalogue
 from benchbench.launch.project import UserCode
 from benchbench.machine.variables import check_variable
-from benchbench.model.case import Cache, Case, Dtype, LeftOut, Status
+from benchbench.model.case import Cache, Case, Dtype, Status
 from benchbench.model.device import Probe, Target
 from benchbench.model.options import REVISION, Allocator, Isolation, number_of_threads
 from benchbench.model.placement import ENVIRONMENT, VARIABLE
 from benchbench.model.run import Settings
-from benchbench.plan.cases import Obstacle, Plan, devices_named, support_obstacle
+from benchbench.plan.cases import Obstacle, Plan, devices_named, support_obstacle, unavailable
 from benchbench.plan.suite import check_params
 
 T = TypeVar("T", bound=StrEnum)
@@ -54,21 +54,14 @@ class Variant:
 def replan(cases: Sequence[Case], probes: Sequence[Probe]) -> Plan:
     """Plan the same cases; those that can no longer run are left out with the reason."""
     by_name = {probe.target.name: probe for probe in probes}
-    cases_and_obstacles = [(case, obstacle_of(case, by_name[case.target])) for case in cases]
-    left_out = [
-        LeftOut(case=case, status=obstacle.status, reason=obstacle.reason)
-        for case, obstacle in cases_and_obstacles
-        if obstacle
-    ]
-    return Plan(tuple(case for case, obstacle in cases_and_obstacles if not obstacle), tuple(left_out))
+    everything = Plan(tuple(cases), ())
+    return everything.without(lambda case: obstacle_of(case, by_name[case.target]))
 
 
 def obstacle_of(case: Case, probe: Probe, code: UserCode | None = None) -> Obstacle | None:
     """Obstacle of a case on its target, if any; `code`: the user's workloads."""
     if probe.status != "ready":
-        return Obstacle(
-            Status.UNAVAILABLE, f"{probe.reason} → {probe.remedy}" if probe.remedy else probe.reason
-        )
+        return unavailable(probe)
     device = next((device for device in probe.devices if device.name == case.device), None)
     if device is None:
         return Obstacle(Status.UNAVAILABLE, f"{case.target} has no device {case.device!r}")

@@ -255,4 +255,4 @@ def _left_out(pair: Pair, obstacles: Sequence[Obstacle | None], side: int) -> Le
     obstacle = obstacles[side] or Obstacle(
         Status.SKIPPED, f"its counterpart cannot run: {other.reason if other else ''}"
     )
-    return LeftOut(case=pair[side], status=obstacle.status, reason=obstacle.reason)
+    return obstacle.omit(pair[side])
