@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Unpack
 
 from benchbench.cluster.fleet import FleetObserver, FleetOptions, FleetResult, MachineChoice, measure_fleet
-from benchbench.cluster.messages import BEGIN_S, Deadlines
+from benchbench.cluster.messages import BEGIN_S
 from benchbench.cluster.ray_cluster import RayCluster
 from benchbench.diagnosis import measuring
 from benchbench.diagnosis.checks import Finding, examine_machine
@@ -101,7 +101,7 @@ def fleet(
         each=MachineChoice(each),
         resume=None if resume is False else "" if resume is True else resume,
         allow_different=allow_different,
-        deadlines=Deadlines(begin_s=begin_s),
+        begin_s=begin_s,
     )
     with RayCluster(address) as cluster:
         return measure_fleet(fleet_options, cluster, results_folder(results), observer or FleetObserver())

@@ -6,7 +6,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -34,9 +34,9 @@ from benchbench.cluster.machines import (
     version_differences,
 )
 from benchbench.cluster.messages import (
+    BEGIN_S,
     UNREADABLE,
     Cluster,
-    Deadlines,
     Ended,
     LineKind,
     Listener,
@@ -280,7 +280,7 @@ class FleetOptions:
     each: MachineChoice = MachineChoice.NODE
     resume: str | None = None
     allow_different: bool = False  # allow different versions of accelbench
-    deadlines: Deadlines = field(default_factory=Deadlines)
+    begin_s: float = BEGIN_S  # until a machine is given up that has not started
 
 
 def measure_fleet(
@@ -325,7 +325,7 @@ def _measure_described(
     clock: Callable[[], float],
 ) -> FleetResult:
     """Measure with described models. `models`: their names."""
-    listener = Listener(cluster, fleet_options.deadlines, clock)
+    listener = Listener(cluster, fleet_options.begin_s, clock)
     nodes = cluster.nodes()
     observer.note(f"asking for descriptions of machines: {', '.join(node.name for node in nodes) or 'none'}")
     machines, absent = describe_machines(nodes, listener, fleet_options.measure)

@@ -191,24 +191,12 @@ class Cluster(Protocol):
         """End a job if its machine can be reached; it has no further events."""
 
 
-BEGIN_S = 60.0
-SILENT_S = 25.0  # so that a lost machine is noticed within half a minute
+BEGIN_S = 60.0  # until the first sign of life of a machine; after that it is given up
+SILENT_S = 25.0  # between later ones, which are never further apart than `entry.HEARTBEAT_S`
 PERIOD_S = 1.0  # between checks of the deadlines
 NOT_BEGUN = "it did not start within {seconds:.0f} s: another job may be using its CPUs or GPUs"
 SILENT = "it sent nothing for {seconds:.0f} s"
 CUT_OFF = "its process ended before the job did"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Deadlines:
-    """Time limits for signs of life: `begin_s` for the first one, `silent_s` between later ones.
-
-    A machine beyond them is given up. A measuring machine is never silent for longer than
-    `entry.HEARTBEAT_S`.
-    """
-
-    begin_s: float = BEGIN_S
-    silent_s: float = SILENT_S
 
 
 @dataclass(slots=True)
@@ -224,12 +212,10 @@ class _JobState:
 class Listener:
     """Receives the answers of jobs. Every job ends with one `Ended`, even if its machine is lost."""
 
-    def __init__(
-        self, cluster: Cluster, deadlines: Deadlines, clock: Callable[[], float] = monotonic
-    ) -> None:
-        """Create a listener. `clock`: seconds, for deadlines."""
+    def __init__(self, cluster: Cluster, begin_s: float, clock: Callable[[], float] = monotonic) -> None:
+        """Create a listener. `begin_s`: until a machine is given up that has not started."""
         self._cluster = cluster
-        self._deadlines = deadlines
+        self._begin_s = begin_s
         self._clock = clock
         self._jobs: dict[int, _JobState] = {}
 
@@ -278,6 +264,5 @@ class Listener:
         yield task, Ended(task, reason)
 
     def _overdue(self, job: _JobState) -> str:
-        limit = self._deadlines.silent_s if job.started else self._deadlines.begin_s
-        text = SILENT if job.started else NOT_BEGUN
+        limit, text = (SILENT_S, SILENT) if job.started else (self._begin_s, NOT_BEGUN)
         return text.format(seconds=limit) if self._clock() - job.latest_s > limit else ""

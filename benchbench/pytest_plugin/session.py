@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path, PurePath
 from platform import python_version
 
-from benchbench import __version__
 from benchbench.analyse.digest import digest
 from benchbench.analyse.metrics import METRICS
 from benchbench.documents import comparison, gate
@@ -22,23 +19,18 @@ from benchbench.judging.case_tests import GatePolicy
 from benchbench.judging.check import decide
 from benchbench.judging.comparison import compare_runs
 from benchbench.machine.conditions import contended
-from benchbench.machine.environment import (
-    machine,
-    machine_id,
-    name_hashes,
-    same_hardware,
-    usable_threads,
-)
+from benchbench.machine.environment import machine, same_hardware, usable_threads
 from benchbench.machine.sampler import EndSampler, Watch
-from benchbench.machine.variables import tuning_variables
 from benchbench.model.case import Case, Status, Verdict
 from benchbench.model.device import Device, Probe, Target
 from benchbench.model.function import PYTHON
 from benchbench.model.measurement import Failure, Measurement
 from benchbench.model.options import Allocator, Isolation
 from benchbench.model.run import Policy, Record, Run, RunInfo, Settings
-from benchbench.plan.revision import commit_tag
+from benchbench.plan.cases import Plan
 from benchbench.redaction import hide_secrets
+from benchbench.running.recording import run_head
+from benchbench.running.request import Terms
 from benchbench.store import codec, runs, selectors
 from benchbench.worker.call import load_backend
 
@@ -150,28 +142,14 @@ def earlier(results: Path, name: str) -> Run | None:
 
 def session(name: str, policy: Policy, earlier: Run | None) -> Run:
     """Create a run without records for this session, which is one process; `earlier`: previous sessions."""
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    info = RunInfo(
-        id=name,
-        started=now,
-        command=(SUITE,),
-        version=__version__,
-        machine=machine(),
-        settings=Settings(threads=usable_threads(), allocator=Allocator.SYSTEM, isolation=Isolation.SHARED),
-        policy=policy,
-        seed=0,
-        probes=(),
-        plan=(),
-        left_out=(),
-        tags=commit_tag(),
-        machine_id=machine_id(),
-        name_hashes=name_hashes(),
-        variables=tuning_variables(os.environ),
-    )
+    settings = Settings(threads=usable_threads(), allocator=Allocator.SYSTEM, isolation=Isolation.SHARED)
+    terms = Terms(policy=policy, settings=settings, seed=0, command=(SUITE,))
+    info = run_head((), Plan((), ()), terms)
     first_info = earlier.info if earlier else info
     rounds = 1 + max((record.round for record in earlier.records), default=-1) if earlier else 0
     head = replace(
         info,
+        id=name,
         started=first_info.started,
         policy=replace(policy, rounds=rounds + 1),
         probes=first_info.probes,
