@@ -263,7 +263,7 @@ def test_every_document_can_be_rendered_in_every_format(name: str, build_documen
         files = export(document, name)
         extension = EVERY_FORMAT[name].extension
         if EVERY_FORMAT[name].pictures:
-            drawn_plots = [plot for plot in document.plots if plot.panels] or document.plots
+            drawn_plots = [plot for plot in document.plots() if plot.panels] or document.plots()
             assert list(files) == [f"{plot.name}.{extension}" for plot in drawn_plots], verb
         else:
             assert list(files) == [f"{document.name}.{extension}"], verb

@@ -420,7 +420,7 @@ def test_json_has_the_numbers_with_their_intervals() -> None:
 def test_the_plot_draws_dominated_offers_in_grey_and_a_panel_for_each_work() -> None:
     runs = [*a_fleet(), a_gpu_run("V100", [(SMALL, 0.02), (LARGE, 0.06)])]
     prices = Prices(currency="EUR", per_hour={**PRICES.per_hour, "V100": 3.0})
-    (plot,) = (document := hardware_document(compare_hardware(runs, prices))).plots
+    (plot,) = (document := hardware_document(compare_hardware(runs, prices))).plots()
     panels = [panel for panel in plot.panels if isinstance(panel, PricePanel)]
     assert [panel.unit for panel in panels] == ["×", "product/s", "product/s"]
     assert [(point.label, point.dominated) for point in panels[0].points] == [
@@ -438,7 +438,7 @@ def test_the_plot_draws_dominated_offers_in_grey_and_a_panel_for_each_work() -> 
 def test_without_prices_a_note_has_the_command_and_the_plot_is_empty() -> None:
     document = hardware_document(compare_hardware(a_fleet()))
     assert NO_PRICES in document.notes
-    assert document.plots[0].panels == ()
+    assert document.plots()[0].panels == ()
     assert "per cost" not in columns_of(document)
 
 

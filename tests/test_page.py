@@ -307,7 +307,7 @@ def test_sizes_are_drawn_as_lines() -> None:
     )
     panel = Sweeps(title="gemm", axis="m = n", unit="s", sweeps=(sweep,))
     plot = Plot(name="sizes", title="Sizes", facts=(), reading="how", empty="", panels=(panel,))
-    text = page(Document(name="report", title="Run", plots=(plot,)))
+    text = page(Document(name="report", title="Run", plots=lambda: (plot,)))
     assert text.count("<img") == 1
     assert "m = n" in unquote(text)
 

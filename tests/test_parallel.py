@@ -608,7 +608,7 @@ def test_devices_that_share_cores_have_no_efficiency() -> None:
     (scaling,), report = scaled(single, of_devices(2, 8, [0.9, 0.9], device="cpu"))
     assert scaling.speedup.value is not None
     assert (scaling.efficiency.value, scaling.efficiency.reason) == (None, SHARED_CORES)
-    assert not [plot for plot in report.plots if plot.name == "scaling"]
+    assert not [plot for plot in report.plots() if plot.name == "scaling"]
     crowded = (note(NoteKind.OVERSUBSCRIBED, ranks=2),)
     (scaling,), _ = scaled(of_devices(1, 8, [1.0, 1.0]), of_devices(2, 8, [0.9, 0.9], notes=crowded))
     assert (scaling.speedup.value, scaling.efficiency.value) == (None, None)
@@ -629,7 +629,7 @@ data-parallel | 2 | the same on one | 14.4 image/s | 1.800× [1.800, 1.800] | 90
 data-parallel | 4 | the same on one | 24.0 image/s | 3.000× [2.999, 3.001] | 75.0 % [75.0 %, 75.0 %] | \
 62.0 MiB | 0, 3 of 3 rounds\
 """)
-    (plot,) = [plot for plot in report.plots if plot.name == "scaling"]
+    (plot,) = [plot for plot in report.plots() if plot.name == "scaling"]
     (panel,) = plot.panels
     assert isinstance(panel, Sweeps)
     assert [(sweep.label, [point.size for point in sweep.points]) for sweep in panel.sweeps] == [

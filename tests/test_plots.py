@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchbench.documents.document import Bar, Bars, Document, Plot, Spread, Strip, Strips, Sweeps
+from benchbench.documents.document import Bars, Document, Mark, Plot, Spread, Strips, Sweeps
 from benchbench.documents.run import report_document
 from benchbench.exporters.drawing import colour, enclosing, even_ticks, log_ticks
 from benchbench.exporters.panels import is_wide
@@ -34,7 +34,7 @@ def test_a_plot_shows_the_status_of_cases_without_a_number(plot: str, status: st
 
 def plots_of(document: Document) -> list[Plot]:
     """Plots with panels; without ceilings there is no roofline."""
-    return [plot for plot in document.plots if plot.panels]
+    return [plot for plot in document.plots() if plot.panels]
 
 
 def texts(svg: bytes) -> list[str]:
@@ -69,13 +69,13 @@ def test_the_fastest_is_first_and_cases_without_a_number_are_last() -> None:
     assert [bar.label for bar in bars(training)] == ["jax jit", "tensorflow function", "torch eager"]
     assert [bar.value for bar in bars(throughput)][-1] is None
     assert isinstance(latency.panels[0], Strips)
-    assert [strip.backend for strip in latency.panels[0].strips] == ["torch", "tensorflow", "jax"]
+    assert [strip.backend for strip in latency.panels[0].marks] == ["torch", "tensorflow", "jax"]
 
 
-def bars(plot: Plot) -> tuple[Bar, ...]:
+def bars(plot: Plot) -> tuple[Mark, ...]:
     (panel,) = plot.panels
     assert isinstance(panel, Bars)
-    return panel.bars
+    return panel.marks
 
 
 def test_a_plot_has_hardware_versions_and_date() -> None:
@@ -113,7 +113,7 @@ def sized(*sizes: int, **over: Any) -> list[Record]:
 )
 def test_works_that_differ_only_in_size_are_one_line(records: list[Record], axes: list[object]) -> None:
     document = report_document(a_run(records))
-    panels = [panel for plot in document.plots for panel in plot.panels if isinstance(panel, Sweeps)]
+    panels = [panel for plot in document.plots() for panel in plot.panels if isinstance(panel, Sweeps)]
     assert [
         (panel.title, panel.axis, [point.size for point in panel.sweeps[0].points]) for panel in panels
     ] == axes
@@ -123,7 +123,7 @@ def test_works_that_differ_only_in_size_are_one_line(records: list[Record], axes
 def test_many_panels_are_split_into_pictures() -> None:
     cases = [a_case(params={"m": number + 1, "n": (number * 7) % 50}) for number in range(50)]
     run = a_run([record for case in cases for record in some_rounds(0.001, 0.002, case=case)])
-    plots = [plot for plot in report_document(run).plots if plot.name.startswith("latency")]
+    plots = [plot for plot in report_document(run).plots() if plot.name.startswith("latency")]
     assert [(plot.name, len(plot.panels)) for plot in plots] == [
         *(("latency", 24), ("latency-2", 24), ("latency-3", 2))
     ]
@@ -131,10 +131,10 @@ def test_many_panels_are_split_into_pictures() -> None:
 
 
 def test_a_case_without_a_headline_shows_its_samples() -> None:
-    strip = Strip(label="torch", backend="torch", status="no headline", processes=((0.1, 0.2), (0.4, 0.5)))
-    panel = Strips(title="x", strips=(strip,))
+    strip = Mark(label="torch", backend="torch", status="no headline", processes=((0.1, 0.2), (0.4, 0.5)))
+    panel = Strips(title="x", marks=(strip,))
     plot = Plot(name="p", title="t", facts=(), reading="", empty="", panels=(panel,))
-    (content,) = svg(Document(name="d", title="t", plots=(plot,))).values()
+    (content,) = svg(Document(name="d", title="t", plots=lambda: (plot,))).values()
     assert "no headline" in texts(content)
     assert b"<image" in content
 
@@ -148,21 +148,17 @@ def test_the_title_names_the_fastest_and_undecided_bars_are_hollow() -> None:
             assert "torch" in plot.title
             assert plot.shared.endswith("(less is better) · float32 · cpu") or plot.name != "latency"
             assert [panel.title for panel in plot.panels] == ["gemm  m=64 n=64 k=64"]
-            bars = [bar for panel in plot.panels if isinstance(panel, Bars | Strips) for bar in rows(panel)]
+            bars = [bar for panel in plot.panels if isinstance(panel, Bars | Strips) for bar in panel.marks]
             assert [bar.is_undecided for bar in bars] == [is_undecided] * 2
-
-
-def rows(panel: Bars | Strips) -> tuple[Bar, ...]:
-    return panel.bars if isinstance(panel, Bars) else panel.strips
 
 
 def test_disagreeing_processes_are_drawn_one_by_one() -> None:
     document = report_document(a_run(some_rounds(0.001, 0.2, 0.21)))
-    (latency,) = (plot for plot in document.plots if plot.name == "latency")
+    (latency,) = (plot for plot in document.plots() if plot.name == "latency")
     (panel,) = latency.panels
     assert isinstance(panel, Strips)
-    assert panel.strips[0].value is None
-    assert [process[0] for process in panel.strips[0].processes] == pytest.approx([0.001, 0.2, 0.21])
+    assert panel.marks[0].value is None
+    assert [process[0] for process in panel.marks[0].processes] == pytest.approx([0.001, 0.2, 0.21])
     spreads = [part for cell in document.tables[0].cells for part in cell.parts if isinstance(part, Spread)]
     assert [mark.value for spread in spreads for mark in spread.marks] == [None]
     page = rendered(document, "html")
@@ -196,7 +192,7 @@ def test_an_axis_has_a_tick_on_both_sides_of_the_data(low: float, high: float, l
 def test_a_plot_names_the_works_that_other_plots_show() -> None:
     train = a_case(workload="mlp_train", params={"batch": 2}, phase=Phase.TRAIN)
     records = [a_record(a_measurement()), a_record(a_measurement(), case=train)]
-    readings = {plot.name: plot.reading for plot in report_document(a_run(records)).plots}
+    readings = {plot.name: plot.reading for plot in report_document(a_run(records)).plots()}
     assert "Not in this plot: mlp_train (plot training)." in readings["throughput"]
     assert "Not in this plot: gemm (plot throughput)." in readings["training"]
 

@@ -172,11 +172,11 @@ def test_memory_bound_work_is_reported_in_bytes_everywhere(dtype: Dtype, flops: 
     cost = a_cost(flops=flops, bytes=12_000)
     report = of_one_work(a_record(a_measurement(cost=cost), case=a_case(dtype=dtype)))
     assert texts(report, "FLOP/s") == (text,)
-    (plot,) = (plot for plot in report.plots if plot.name in ("throughput", "bandwidth"))
+    (plot,) = (plot for plot in report.plots() if plot.name in ("throughput", "bandwidth"))
     (panel,) = plot.panels
     assert isinstance(panel, Bars)
     assert text.endswith(panel.unit)
-    assert panel.bars[0].value == pytest.approx(12e6 if panel.unit == "B/s" else flops * 1e3)
+    assert panel.marks[0].value == pytest.approx(12e6 if panel.unit == "B/s" else flops * 1e3)
 
 
 @pytest.mark.parametrize(
@@ -218,8 +218,8 @@ def test_processes_that_disagree_have_a_rank_and_an_undecided_ratio() -> None:
     assert texts(report, "latency") == ("processes disagree: 3.55, 216, 213 ms", "1.00 s¹")
     assert texts(report, "rate") == ("", "1.00 product/s")
     assert texts(report, "ratio") == ("1.00× ?", "282× ?")
-    panels = [panel for plot in report.plots for panel in plot.panels]
-    bars_of_panels = [panel.strips if isinstance(panel, Strips) else panel.bars for panel in panels]  # type: ignore[union-attr]
+    panels = [panel for plot in report.plots() for panel in plot.panels]
+    bars_of_panels = [panel.marks for panel in panels if isinstance(panel, Bars | Strips)]
     assert [[bar.status for bar in bars if bar.value is None] for bars in bars_of_panels] == [
         ["processes disagree: 3.55, 216, 213 ms"]
     ] * 2
@@ -244,7 +244,7 @@ def test_contention_matters_only_for_the_slower_case_and_is_always_reported(
     prefix = "contended: 1 of 2 cases; at worst "
     assert f"{prefix}other processes used 0.5 of a core" in report.facts
     assert verdict_of(report)["standing"] == standing
-    bars = [panel.bars for plot in report.plots for panel in plot.panels if isinstance(panel, Bars)]
+    bars = [panel.marks for plot in report.plots() for panel in plot.panels if isinstance(panel, Bars)]
     is_undecided = standing == "open"
     assert {bar.label: bar.is_undecided for bar in bars[0]} == {
         "torch eager": is_undecided,
@@ -265,7 +265,7 @@ def test_an_unsteady_case_is_slower_beyond_its_warm_up(fall: float, winner: str 
     is_undecided = winner is None
     assert (UNSURE in report.notes) == is_undecided
     assert verdict_of(report)["winner"] == winner
-    bars = [panel.bars for plot in report.plots for panel in plot.panels if isinstance(panel, Bars)]
+    bars = [panel.marks for plot in report.plots() for panel in plot.panels if isinstance(panel, Bars)]
     assert {bar.label: bar.is_undecided for bar in bars[0]} == {
         "torch eager": is_undecided,
         "jax jit": is_undecided,
@@ -292,7 +292,7 @@ def test_an_unranked_case_has_the_reason_and_no_ratio() -> None:
     assert texts(report, "ratio") == ("1.00×", "2.00×", "")
     assert verdict_of(report)["winner"] == "tensorflow"
     assert "not ranked: interpreted" in [text for cell in report.tables[0].cells for text in cell.footnotes]
-    bars = [panel.bars for plot in report.plots for panel in plot.panels if isinstance(panel, Bars)]
+    bars = [panel.marks for plot in report.plots() for panel in plot.panels if isinstance(panel, Bars)]
     assert {bar.label for bar in bars[0]} == {"tensorflow function", "jax jit"}
 
 

@@ -291,7 +291,7 @@ def test_a_case_whose_runs_are_all_undecided_is_shown_without_a_value() -> None:
     assert (trend.points, len(trend.missing)) == ((), 2)
     document = history_document([trend])
     assert "2 runs, 2 undecided" in rendered(document)
-    assert document.plots[0].panels == ()
+    assert document.plots()[0].panels == ()
     assert b"undecided" in b"".join(
         content for _, content in site_files([undecided_run(0), undecided_run(1)], [trend])
     )
@@ -617,10 +617,10 @@ def test_a_plot_of_many_cases_shows_the_twenty_that_changed_most() -> None:
 
 
 def test_the_legend_of_a_plot_names_only_marks_that_occur() -> None:
-    (plot,) = history_document(trends(stepped()[:2], LATENCY)).plots
+    (plot,) = history_document(trends(stepped()[:2], LATENCY)).plots()
     assert "circle" in plot.reading
     assert not any(word in plot.reading for word in ("cross", "dashed", "dotted"))
-    (plot,) = history_document(trends(stepped(), LATENCY)).plots
+    (plot,) = history_document(trends(stepped(), LATENCY)).plots()
     assert "A dashed line with a triangle is a change" in plot.reading
 
 

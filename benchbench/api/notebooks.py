@@ -36,7 +36,7 @@ def run_figure(run: Run, name: str = "") -> Figure:
     from benchbench.documents.document import select_plots
     from benchbench.exporters.plots import figure_of
 
-    plots = [plot for plot in select_plots(report(run).plots, [name] if name else []) if plot.panels]
+    plots = [plot for plot in select_plots(report(run).plots(), [name] if name else []) if plot.panels]
     if not plots:
         raise UsageError(f"Run {run.info.id} has nothing to plot.", "benchbench.report(run) has the reasons.")
     figure = figure_of(plots[0])

@@ -215,7 +215,7 @@ def history(
         results_option(results),
     )
     if has_pictures(format_name):
-        (plot,) = document.plots
+        (plot,) = document.plots()
         if len(plot.panels) < len(document.tables):
             count = f"{len(plot.panels)} of {len(document.tables)}"
             print_message(f"plotted: the {count} cases that changed most")
@@ -274,7 +274,7 @@ def hardware(
 
 def _save_plot(document: Document, results: Path) -> None:
     """Save the plot in the results folder; print a message if that fails."""
-    if any(plot.panels for plot in document.plots):
+    if any(plot.panels for plot in document.plots()):
         try:
             print_document(document, "png", results)
         except CannotWrite as error:

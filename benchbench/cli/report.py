@@ -87,14 +87,16 @@ def report(
     if commands:
         _print_commands(document)
         return
-    selected = replace(document, plots=select_plots(document.plots, split_names(plot)))
+    if plot_names := split_names(plot):
+        plots = select_plots(document.plots(), plot_names)
+        document = replace(document, plots=lambda: plots)
     if len(several) > 1 and output:
-        write_formats(selected, several, output)
+        write_formats(document, several, output)
         return
     run_folder = folder_in_results(results, folder)
-    print_document(selected, format_name, output, run_folder)
+    print_document(document, format_name, output, run_folder)
     if format_name == TERMINAL and not output and plot:
-        _save_plots(selected, run_folder)
+        _save_plots(document, run_folder)
 
 
 def _print_commands(document: Document) -> None:
@@ -109,7 +111,7 @@ def _save_plots(document: Document, folder: Path | None) -> None:
     """Save the plots in the run's folder. Raises CannotWrite."""
     if folder:
         print_document(document, "png", None, folder)
-    elif document.plots:
+    elif document.plots():
         message = "The plots were not saved: the run is not among the results."
         raise CannotWrite(message, "accelbench report --format png -o FOLDER saves them.")
 

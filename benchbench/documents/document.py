@@ -6,7 +6,7 @@ drawn by the exporters.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -70,19 +70,20 @@ class Gauge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """A value on a ruler, with its 95 % interval; the backend determines colour and shape.
+    """A value of an alternative, with its 95 % interval; the backend determines colour and shape.
 
-    `value` is None if the processes disagree. `is_undecided`: the difference from the fastest is not
-    significant. `processes` has the samples of each process in the unit of the mark.
+    `value` is None if the processes disagree, or for the reason `status`. `is_undecided`: the difference from
+    the fastest is not significant. `processes` has the samples of each process in the unit of the mark.
     """
 
     label: str
     backend: str
-    value: float | None
+    value: float | None = None
     low: float | None = None
     high: float | None = None
     is_undecided: bool = False
     processes: tuple[tuple[float, ...], ...] = ()
+    status: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,9 +232,9 @@ class Document:
 
     `answer` has the main results and is shown first; `summary_line` replaces an empty one. `facts` describe
     the measurement, `notes` explain how to read it, and `cautions` are the facts that cast doubt on all
-    numbers. `overview` has tables that HTML pages show first. `data` is the JSON form, built of dicts, lists,
-    texts, numbers and None; its keys are stable (docs/cli.md). `records` are the rows of a spreadsheet;
-    without them it gets the tables.
+    numbers. `overview` has tables that HTML pages show first. `plots` computes the plots when they are drawn.
+    `data` is the JSON form: dicts, lists, texts, numbers and None, with stable keys (docs/cli.md).
+    `records` are the rows of a spreadsheet; without them it gets the tables.
     """
 
     name: str
@@ -244,7 +245,7 @@ class Document:
     overview: tuple[Table, ...] = ()
     facts: tuple[str, ...] = ()
     tables: tuple[Table, ...] = ()
-    plots: tuple[Plot, ...] = ()
+    plots: Callable[[], tuple[Plot, ...]] = tuple
     notes: tuple[str, ...] = ()
     data: Any = None
     records: Records | None = None
@@ -263,43 +264,20 @@ class Document:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bar:
-    """One alternative in a panel. `status` is the reason for a missing value.
-
-    `is_undecided`: the difference from the fastest is not significant.
-    """
-
-    label: str
-    backend: str
-    value: float | None = None
-    low: float | None = None
-    high: float | None = None
-    status: str = ""
-    is_undecided: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Bars:
     """A panel of bars, longest first; longer is better."""
 
     title: str
     unit: str
-    bars: tuple[Bar, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Strip(Bar):
-    """All samples in seconds, process by process. `value` is the headline of the case."""
-
-    processes: tuple[tuple[float, ...], ...] = ()
+    marks: tuple[Mark, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strips:
-    """A panel of samples, shortest first; shorter is better."""
+    """A panel of samples in seconds, process by process, shortest first; shorter is better."""
 
     title: str
-    strips: tuple[Strip, ...]
+    marks: tuple[Mark, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from benchbench import format as fmt
@@ -90,7 +91,7 @@ def hardware_document(comparison: HardwareComparison, columns: Sequence[str] = (
         answer=tuple(_conclusions(comparison)),
         facts=tuple(_facts(comparison)),
         tables=tables,
-        plots=price_plots(comparison, tuple(versions(comparison))),
+        plots=partial(price_plots, comparison),
         notes=tuple(_notes(comparison)),
         data=_data(comparison),
     )
@@ -390,7 +391,7 @@ def half_width(behind: Difference) -> Number:
     return Number(math.expm1(behind.half_width()), "±")
 
 
-def price_plots(comparison: HardwareComparison, facts: Sequence[str]) -> tuple[Plot, ...]:
+def price_plots(comparison: HardwareComparison) -> tuple[Plot, ...]:
     """The plot `pareto`; it has no panels without prices."""
     currency = comparison.prices.currency if comparison.prices else ""
     several = len(comparison.overall) > 1
@@ -404,7 +405,7 @@ def price_plots(comparison: HardwareComparison, facts: Sequence[str]) -> tuple[P
         Plot(
             name="pareto",
             title="Rate against price (upper left is better)",
-            facts=tuple(facts),
+            facts=tuple(versions(comparison)),
             reading=READING,
             empty=EMPTY,
             panels=(*overall, *single),

@@ -6,17 +6,17 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 from benchbench.analyse.pricing import Prices
 from benchbench.analyse.roofline import Ceiling
 from benchbench.analyse.rows import COLUMNS, Row, flatten
-from benchbench.analyse.scaling import RunView, scalings
+from benchbench.analyse.scaling import RunView, Scaling, scalings
 from benchbench.documents.answers import answer as work_answer
 from benchbench.documents.answers import overview, tokens_text, works_summary
 from benchbench.documents.devices import link_tables, rank_tables, scaling_panels, scaling_tables
-from benchbench.documents.document import Cell, Document, Number, Records, Table
-from benchbench.documents.run_plots import run_plots
+from benchbench.documents.document import Cell, Document, Number, Plot, Records, Table
 from benchbench.documents.run_table import (
     UNSURE,
     Work,
@@ -92,11 +92,6 @@ def report_document(
     places = {_place(row) for row in rows[: len(run.info.plan)]}
     visible_rows = [row for row in rows if _place(row) in places]
     judged_works = with_verdicts(works(visible_rows), view)
-    verdicts_by_work = {work_key(work.rows[0].case): work.verdict for work in judged_works}
-    ranked = [
-        replace(work, verdict=verdicts_by_work[work_key(work.rows[0].case)])
-        for work in works([row for row in visible_rows if not row.is_unranked])
-    ]
     scaled = scalings(view)
     tables = (
         *_tables(view, visible_rows, judged_works, columns, by),
@@ -115,7 +110,7 @@ def report_document(
         overview=overview(judged_works, rows, answer),
         facts=tuple(_facts(view, results_option)),
         tables=tables,
-        plots=run_plots(view, ranked, scaling_panels(scaled)),
+        plots=partial(_plots, view, visible_rows, judged_works, scaled),
         notes=tuple(_notes(tables, [row for row in rows if _place(row) not in places])),
         data={
             "schema": SCHEMA,
@@ -143,6 +138,20 @@ def _tables(
         tables = work_tables(judged_works, select_columns(columns), view)
     # Reasons for missing speeds are not merged, since "signal 9" and "signal 11" are different failures.
     return merge_footnotes(tables, {why_no_speed(row) for row in rows})
+
+
+def _plots(
+    view: RunView, rows: Sequence[Row], judged_works: Sequence[Work], scaled: Sequence[Scaling]
+) -> tuple[Plot, ...]:
+    """Plots of the ranked rows."""
+    from benchbench.documents.run_plots import run_plots
+
+    verdicts = {work_key(work.rows[0].case): work.verdict for work in judged_works}
+    ranked = [
+        replace(work, verdict=verdicts[work_key(work.rows[0].case)])
+        for work in works([row for row in rows if not row.is_unranked])
+    ]
+    return run_plots(view, ranked, scaling_panels(scaled))
 
 
 def _run_fields(info: RunInfo) -> dict[str, Any]:

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations, groupby
 
 from benchbench.analyse.roofline import Roofs, case_roofs, device_of
-from benchbench.analyse.rows import Row, case_key, params_text, unit_of
+from benchbench.analyse.rows import Row, params_text, unit_of
 from benchbench.analyse.scaling import RunView
 from benchbench.documents.answers import works_summary
 from benchbench.documents.document import (
-    Bar,
     Bars,
     Panel,
     Plot,
@@ -20,13 +19,12 @@ from benchbench.documents.document import (
     Roofline,
     RoofPoint,
     SizedValue,
-    Strip,
     Strips,
     Sweep,
     Sweeps,
     paged,
 )
-from benchbench.documents.run_table import Work, is_undecided
+from benchbench.documents.run_table import Work, is_undecided, row_mark
 from benchbench.format import count_of, share
 from benchbench.judging.ranking import EQUIVALENCE, Standing
 from benchbench.model.case import Cache, Case, Phase, Scalar
@@ -453,56 +451,20 @@ def _bar_metric(work: Work, plot: str) -> str:
 
 def _bars(work: Work, metric: str) -> Bars:
     items = {row.item for row in work.rows if row.item}
-    bars = [
-        Bar(
-            label=name,
-            backend=row.case.backend,
-            status=_missing_reason(row),
-            is_undecided=is_undecided(work.ratio_to_fastest(row)),
-            value=row.value(metric),
-            low=row.metric(metric).low,
-            high=row.metric(metric).high,
-        )
-        for name, row in zip(work.names, work.rows, strict=True)
-    ]
     unit = UNITS.get(metric, f"{' or '.join(sorted(items)) or 'item'}/s")
-    return Bars(
-        title=_panel_title(work),
-        unit=unit,
-        bars=tuple(sorted(bars, key=lambda bar: math.inf if bar.value is None else -bar.value)),
-    )
+    marks = [row_mark(row, name, metric, work) for name, row in zip(work.names, work.rows, strict=True)]
+    marks.sort(key=lambda mark: math.inf if mark.value is None else -mark.value)
+    return Bars(title=_panel_title(work), unit=unit, marks=tuple(marks))
 
 
 def _strips(work: Work, view: RunView) -> Strips:
-    strips = [
-        Strip(
-            label=name,
-            backend=row.case.backend,
-            status=_missing_reason(row),
-            is_undecided=is_undecided(work.ratio_to_fastest(row)),
-            value=row.value("latency_s"),
-            low=row.metric("latency_s").low,
-            high=row.metric("latency_s").high,
-            processes=_processes(row, view),
-        )
-        for name, row in zip(work.names, work.rows, strict=True)
+    marks = [
+        row_mark(row, name, "latency_s", work, view) for name, row in zip(work.names, work.rows, strict=True)
     ]
-    return Strips(
-        title=_panel_title(work),
-        strips=tuple(sorted(strips, key=lambda bar: math.inf if bar.value is None else bar.value)),
-    )
+    marks.sort(key=lambda mark: math.inf if mark.value is None else mark.value)
+    return Strips(title=_panel_title(work), marks=tuple(marks))
 
 
 def _panel_title(work: Work) -> str:
     """The work's title, or its short title if the first part is too long for a panel."""
     return work.title if len(work.title.partition(" · ")[0]) <= MAX_TITLE else work.short_title
-
-
-def _missing_reason(row: Row) -> str:
-    """Reason for a missing value."""
-    return row.metric("latency_s").reason if row.ok else str(row.status)
-
-
-def _processes(row: Row, view: RunView) -> tuple[tuple[float, ...], ...]:
-    """Step times of each process, whether or not the processes agree."""
-    return view.steps.get(case_key(row.case), ()) if row.ok else ()

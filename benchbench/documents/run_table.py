@@ -82,7 +82,7 @@ def _table_lines(work: Work, columns: Sequence[ReportColumn], view: RunView) -> 
     for row, name in zip(work.rows, _name_cells(work), strict=True):
         ratio = work.ratio_to_fastest(row)
         if latency_s(row) is None:
-            reason = _with_samples(_reason_cell(row), row, str(name), view, is_undecided=True)
+            reason = _with_samples(_reason_cell(row), row, str(name), work, view)
             compared = [
                 column.cell(row, ratio) if column.name in COMPARED and ratio else None
                 for column in columns[1:]
@@ -91,9 +91,7 @@ def _table_lines(work: Work, columns: Sequence[ReportColumn], view: RunView) -> 
             continue
         cells = [column.cell(row, ratio) for column in columns]
         cells = [
-            _with_samples(cell, row, str(name), view, is_undecided=is_undecided(ratio))
-            if column.name == "latency"
-            else cell
+            _with_samples(cell, row, str(name), work, view) if column.name == "latency" else cell
             for cell, column in zip(cells, columns, strict=True)
         ]
         lines.append((_sort_key_s(row, view), (name, _with_notes(cells[0], row), *cells[1:]), row))
@@ -116,21 +114,25 @@ def is_undecided(ratio: RatioToBase | None) -> bool:
     return ratio is not None and not ratio.is_significant
 
 
-def _with_samples(cell: Cell, row: Row, label: str, view: RunView, *, is_undecided: bool) -> Cell:
+def _with_samples(cell: Cell, row: Row, label: str, work: Work, view: RunView) -> Cell:
     """Add the samples of all processes to the cell, for formats that draw them."""
-    latency, steps = row.metric("latency_s"), view.steps.get(case_key(row.case), ())
-    if not row.ok or not steps:
-        return cell
-    mark = Mark(
+    mark = row_mark(row, label, "latency_s", work, view)
+    return replace(cell, parts=(*cell.parts, Spread((mark,), "s"))) if mark.processes else cell
+
+
+def row_mark(row: Row, label: str, metric: str, work: Work, view: RunView | None = None) -> Mark:
+    """Mark of a row with its value of a metric, and with the step times of its processes given `view`."""
+    value = row.metric(metric)
+    return Mark(
         label=label,
         backend=row.case.backend,
-        value=latency.value,
-        low=latency.low,
-        high=latency.high,
-        is_undecided=is_undecided,
-        processes=steps,
+        value=row.value(metric),
+        low=value.low,
+        high=value.high,
+        is_undecided=is_undecided(work.ratio_to_fastest(row)),
+        processes=view.steps.get(case_key(row.case), ()) if view and row.ok else (),
+        status=row.metric("latency_s").reason if row.ok else str(row.status),
     )
-    return replace(cell, parts=(*cell.parts, Spread((mark,), "s")))
 
 
 def side_by_side(

@@ -24,6 +24,7 @@ from benchbench.documents.document import (
     Mark,
     Number,
     Panel,
+    Plot,
     Roofline,
     Spread,
     Strips,
@@ -83,7 +84,7 @@ def _hash_source(text: str) -> str:
 def _page(document: Document, links: Links, head: str, end: str) -> str:
     """Finding, cautions, overview, tables, charts, and how it was measured."""
     finding = html_text(document.summary)
-    notes = _Links(document, links)
+    notes, plots = _Links(document, links), document.plots()
     facts = [item for item in document.facts if item not in document.cautions]
     level = "h3" if document.overview else "h2"
     tables = [_section(table, f"t{number}", level, notes) for number, table in enumerate(document.tables)]
@@ -95,8 +96,8 @@ def _page(document: Document, links: Links, head: str, end: str) -> str:
         *(_section(table, f"o{number}", "h2", notes) for number, table in enumerate(document.overview)),
         *(["<h2>Details of each work</h2>"] if document.overview and tables else []),
         *tables,
-        *_charts(document),
-        _titled_list("How to read it", [*notes.texts(), *map(html_text, _reading(document))]),
+        *_charts(plots),
+        _titled_list("How to read it", [*notes.texts(), *map(html_text, _reading(document, plots))]),
         _titled_list("How it was measured", map(html_text, facts)),
     ]
     first = (
@@ -146,8 +147,8 @@ def fragment(document: Document) -> str:
     return f"<div>{head}{_cautions(document.cautions)}{''.join(tables)}{reading}</div>"
 
 
-def _reading(document: Document) -> list[str]:
-    empty = [f"no {plot.name}: {plot.empty}" for plot in document.plots if not plot.panels]
+def _reading(document: Document, plots: Sequence[Plot]) -> list[str]:
+    empty = [f"no {plot.name}: {plot.empty}" for plot in plots if not plot.panels]
     return [*document.notes, *([READING] if any(_drawings(document)) else []), *empty]
 
 
@@ -393,9 +394,9 @@ def _commands(table: Table) -> str:
     return f"<details><summary>Commands that measure these again</summary><ul>{''.join(lines)}</ul></details>"
 
 
-def _charts(document: Document) -> Iterator[str]:
+def _charts(plots: Sequence[Plot]) -> Iterator[str]:
     """Charts on the first page of each plot; tables have all numbers."""
-    panels_by_plot = [(plot, plot.panels) for plot in document.plots if plot.panels and plot.page == 1]
+    panels_by_plot = [(plot, plot.panels) for plot in plots if plot.panels and plot.page == 1]
     if all(isinstance(panels[0], Bars | Strips) for _, panels in panels_by_plot):
         return
     from benchbench.exporters.plots import chart

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 from benchbench import format as fmt
 from benchbench.documents.document import (
-    Bar,
     Bars,
+    Mark,
     Panel,
     PricePanel,
     Roofline,
-    Strip,
     Strips,
     Sweeps,
     TrendLine,
@@ -35,6 +34,7 @@ from benchbench.stats import median
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
 
 WIDE = 10  # ratio of an axis's ends above which it is logarithmic
 CUT = 2  # intervals are cut off at this multiple of the values: two processes can give any length
@@ -59,7 +59,7 @@ HEADROOM = 1.15  # end of an axis from zero, as a multiple of the largest value
 def is_wide(panel: Panel) -> bool:
     """True if a linear scale would hide the small values of a panel."""
     if isinstance(panel, Strips):
-        values = [step for strip in panel.strips for process in strip.processes for step in process]
+        values = [step for strip in panel.marks for process in strip.processes for step in process]
     elif isinstance(panel, TrendLine):
         values = [value for point in panel.points for value in point.processes]
     elif isinstance(panel, PricePanel):
@@ -72,12 +72,12 @@ def is_wide(panel: Panel) -> bool:
 def draw_panel(axes: Axes, panel: Panel, *, wide: bool) -> None:
     """Draw a panel; `wide`: a panel of the picture has a wide range, and all share the kind of scale."""
     if isinstance(panel, Bars):
-        _rows(axes, panel.bars)
-        if any(bar.value is not None for bar in panel.bars):
+        _rows(axes, panel.marks)
+        if any(bar.value is not None for bar in panel.marks):
             draw_bars(axes, panel)
     elif isinstance(panel, Strips):
-        _rows(axes, panel.strips)
-        if any(strip.processes for strip in panel.strips):
+        _rows(axes, panel.marks)
+        if any(strip.processes for strip in panel.marks):
             draw_strips(axes, panel, logarithmic=wide)
     elif isinstance(panel, Sweeps):
         draw_sweeps(axes, panel)
@@ -89,7 +89,7 @@ def draw_panel(axes: Axes, panel: Panel, *, wide: bool) -> None:
         draw_trends(axes, panel, logarithmic=wide)
 
 
-def _rows(axes: Axes, bars: tuple[Bar, ...]) -> None:
+def _rows(axes: Axes, bars: Sequence[Mark]) -> None:
     """Label a row for each alternative, with its status if it has no value."""
     axes.set_yticks(range(len(bars)), [label_of(bar.label) for bar in bars])
     axes.set_ylim(len(bars) - 0.5, -0.5)
@@ -99,7 +99,7 @@ def _rows(axes: Axes, bars: tuple[Bar, ...]) -> None:
     transform = axes.get_yaxis_transform()
     for y, bar in enumerate(bars):
         if bar.value is None:
-            above = HEADLINE if isinstance(bar, Strip) and bar.processes else 0
+            above = HEADLINE if bar.processes else 0
             axes.text(0.02, y - above, bar.status, transform=transform, va="center", style="italic")
     if all(bar.value is None for bar in bars):
         axes.set_xticks([])
@@ -107,9 +107,7 @@ def _rows(axes: Axes, bars: tuple[Bar, ...]) -> None:
 
 def draw_bars(axes: Axes, panel: Bars) -> None:
     """Draw the bars that have a value, on an axis from zero."""
-    from matplotlib.ticker import FixedLocator
-
-    bars = [(y, bar, bar.value) for y, bar in enumerate(panel.bars) if bar.value is not None]
+    bars = [(y, bar, bar.value) for y, bar in enumerate(panel.marks) if bar.value is not None]
     longest = max(value for *_, value in bars)
     power = fmt.axis_power(longest, panel.unit)
     scale = 10.0**-power
@@ -128,11 +126,11 @@ def draw_bars(axes: Axes, panel: Bars) -> None:
         write_beside(axes, y, fmt.visible(fmt.quantity(value, fmt.unit_text(panel.unit, 0))))
     ends = enclosing(0.0, min(axes.get_xlim()[1], CUT * longest * scale), logarithmic=False)
     axes.set_xlim(*ends)
-    axes.xaxis.set_major_locator(FixedLocator(even_ticks(*ends)))
+    axes.set_xticks(even_ticks(*ends))
     axes.set_xlabel(fmt.visible(fmt.unit_text(panel.unit, power)))
 
 
-def _interval_error(bar: Bar, value: float, scale: float) -> tuple[float, float]:
+def _interval_error(bar: Mark, value: float, scale: float) -> tuple[float, float]:
     """Errors below and above; NaN draws none. An interval's ends may equal its value."""
     if bar.low is None or bar.high is None:
         return math.nan, math.nan
@@ -141,9 +139,9 @@ def _interval_error(bar: Bar, value: float, scale: float) -> tuple[float, float]
 
 def draw_strips(axes: Axes, panel: Strips, *, logarithmic: bool) -> None:
     """Draw samples and headlines on one time axis; one artist per kind of mark, since each is slow."""
-    steps = [step for strip in panel.strips for process in strip.processes for step in process]
+    steps = [step for strip in panel.marks for process in strip.processes for step in process]
     _samples(axes, panel)
-    headlines = [(y, strip, strip.value) for y, strip in enumerate(panel.strips) if strip.value is not None]
+    headlines = [(y, strip, strip.value) for y, strip in enumerate(panel.marks) if strip.value is not None]
     for y, _, value in headlines:
         write_beside(axes, y, fmt.seconds(value))
     ranges = [
@@ -168,7 +166,7 @@ def _samples(axes: Axes, panel: Strips) -> None:
     """Draw a lane per process, with a tick at its median."""
     lanes = [
         (lane, process, colour(strip.backend))
-        for y, strip in enumerate(panel.strips)
+        for y, strip in enumerate(panel.marks)
         for lane, process in zip(_lanes(y, len(strip.processes)), strip.processes, strict=True)
     ]
     dots = [(step, lane, shade) for lane, process, shade in lanes for step in process]
@@ -189,8 +187,6 @@ def _lanes(y: int, count: int) -> Sequence[float]:
 
 
 def _seconds_axis(axes: Axes, low: float, high: float, *, logarithmic: bool) -> None:
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
-
     if logarithmic:
         axes.set_xscale("log")
     left, right = axes.get_xlim()
@@ -198,9 +194,24 @@ def _seconds_axis(axes: Axes, low: float, high: float, *, logarithmic: bool) -> 
     left, right = enclosing(left, right, logarithmic=logarithmic)
     axes.set_xlim(left, right)
     ticks = log_ticks(left, right) if logarithmic else even_ticks(left, right)
-    axes.xaxis.set_major_locator(FixedLocator(ticks))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: tick_text(value, "s")))
+    _set_ticks(axes.xaxis, ticks, lambda value: tick_text(value, "s"))
+
+
+def _set_ticks(axis: Axis, ticks: Sequence[float], text: Callable[[float], str]) -> None:
+    """Set the ticks of an axis, and the function that labels them."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    axis.set_major_locator(FixedLocator(ticks))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
+
+
+def _grid(axes: Axes, *, legend: bool) -> None:
+    """Draw a grid below the marks, and a legend beside the panel."""
+    axes.grid(color="0.9")
+    axes.set_axisbelow(True)
+    if legend:
+        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.03), frameon=False, fontsize=8)
 
 
 def draw_sweeps(axes: Axes, panel: Sweeps) -> None:
@@ -230,13 +241,12 @@ def draw_sweeps(axes: Axes, panel: Sweeps) -> None:
         if sweep.knee:
             style = "--" if sweep.knee.is_undecided else "-"
             axes.scatter([sweep.knee.size], [sweep.knee.value], linestyle=style, **RING)
-    _size_axis(axes, sorted({point.size for sweep in panel.sweeps for point in sweep.points}))
+    sizes = sorted({point.size for sweep in panel.sweeps for point in sweep.points})
+    # As many measured sizes as there is room for.
+    _set_ticks(axes.xaxis, sizes[:: -(-len(sizes) // TICKS) or 1], lambda size: f"{size:,.0f}")
     _log_axis(axes, "y", panel.unit)
     axes.set_xlabel(fmt.visible(panel.axis))
-    axes.grid(color="0.9")
-    axes.set_axisbelow(True)
-    if panel.sweeps:
-        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.03), frameon=False, fontsize=8)
+    _grid(axes, legend=bool(panel.sweeps))
 
 
 def _draw_marks(axes: Axes, marks: Sequence[tuple[float, float, bool]], marker: str, shade: str) -> None:
@@ -252,15 +262,6 @@ def _draw_marks(axes: Axes, marks: Sequence[tuple[float, float, bool]], marker: 
             color=shade,
             markerfacecolor="white" if hollow else shade,
         )
-
-
-def _size_axis(axes: Axes, sizes: Sequence[float]) -> None:
-    """Label the measured sizes, as far as there is room."""
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
-
-    axes.xaxis.set_major_locator(FixedLocator(sizes[:: -(-len(sizes) // TICKS) or 1]))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: f"{size:,.0f}"))
 
 
 def alternatives(panel: Roofline) -> dict[str, str]:
@@ -300,22 +301,16 @@ def draw_roofline(axes: Axes, panel: Roofline) -> None:
     _log_axis(axes, "x", "")
     axes.set_xlabel("FLOPs for each byte")
     _log_axis(axes, "y", "FLOP/s")
-    axes.grid(color="0.9")
-    axes.set_axisbelow(True)
-    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.03), frameon=False, fontsize=8)
+    _grid(axes, legend=True)
 
 
 def _log_axis(axes: Axes, name: Literal["x", "y"], unit: str) -> None:
     """Set up a logarithmic axis that ends at ticks."""
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
-
     low, high = axes.get_xlim() if name == "x" else axes.get_ylim()
     ends = enclosing(low, high, logarithmic=True)
     axes.set(**{f"{name}lim": ends})
     axis = axes.xaxis if name == "x" else axes.yaxis
-    axis.set_major_locator(FixedLocator(log_ticks(*ends)))
-    axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: tick_text(value, unit)))
+    _set_ticks(axis, log_ticks(*ends), lambda value: tick_text(value, unit))
 
 
 def draw_trends(axes: Axes, trend: TrendLine, *, logarithmic: bool) -> None:
@@ -456,8 +451,6 @@ def _trend_unit(trend: TrendLine) -> tuple[float, str]:
 
 def _trend_values(axes: Axes, values: Sequence[float], above: float, *, logarithmic: bool) -> None:
     """Set up the value axis; `above`: share of the panel that stays free at the top."""
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
-
     low, high = min(values), max(values)
     is_log = logarithmic and high > low > 0
     if is_log:
@@ -468,9 +461,8 @@ def _trend_values(axes: Axes, values: Sequence[float], above: float, *, logarith
         low, high = low - 0.1 * span, high + 1.1 * span * above / (1 - above)
     ends = enclosing(low, high, logarithmic=is_log)
     axes.set_ylim(*ends)
-    axes.yaxis.set_major_locator(FixedLocator(log_ticks(*ends) if is_log else even_ticks(*ends)))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.6g}"))
+    ticks = log_ticks(*ends) if is_log else even_ticks(*ends)
+    _set_ticks(axes.yaxis, ticks, lambda value: f"{value:.6g}")
 
 
 def draw_prices(axes: Axes, panel: PricePanel, *, logarithmic: bool) -> None:
@@ -500,32 +492,25 @@ def draw_prices(axes: Axes, panel: PricePanel, *, logarithmic: bool) -> None:
             label=label_of(point.label),
         )
     _price_axes(axes, panel, logarithmic=logarithmic)
-    axes.grid(color="0.9")
-    axes.set_axisbelow(True)
-    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.03), frameon=False, fontsize=8)
+    _grid(axes, legend=True)
 
 
 def _price_axes(axes: Axes, panel: PricePanel, *, logarithmic: bool) -> None:
     """Set up axes from zero, or logarithmic ones for a wide range; both end at ticks."""
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
-
     prices = [point.price for point in panel.points]
     highs = [point.high or point.value for point in panel.points]
     lows = [point.value for point in panel.points]
     wide_prices = max(prices) > WIDE * min(prices)
-    for name, low, high, is_log in (
-        ("x", min(prices), max(prices), wide_prices),
-        ("y", min(lows), max(highs), logarithmic),
+    for name, low, high, is_log, text in (
+        ("x", min(prices), max(prices), wide_prices, "{:g}".format),
+        ("y", min(lows), max(highs), logarithmic, _short_tick),
     ):
         ends = enclosing(low / HEADROOM if is_log else 0.0, high * HEADROOM, logarithmic=is_log)
         axes.set(**{f"{name}scale": "log" if is_log else "linear", f"{name}lim": ends})
         axis = axes.xaxis if name == "x" else axes.yaxis
-        axis.set_major_locator(FixedLocator(log_ticks(*ends) if is_log else even_ticks(*ends)))
-        axis.set_minor_locator(NullLocator())
+        _set_ticks(axis, log_ticks(*ends) if is_log else even_ticks(*ends), text)
     axes.set_xlabel(fmt.visible(f"price, {panel.price_unit}"))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda price, _: f"{price:g}"))
     axes.set_ylabel("" if panel.unit == "×" else fmt.visible(fmt.unit_text(panel.unit, 0)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _short_tick(value)))
 
 
 def _short_tick(value: float) -> str:

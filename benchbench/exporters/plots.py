@@ -62,7 +62,7 @@ def svg(document: Document) -> dict[str, bytes]:
 
 def _pictures(document: Document, extension: str) -> dict[str, bytes]:
     """Draw a file per plot in a format of matplotlib. Empty plots are drawn only if all are empty."""
-    plots = [plot for plot in document.plots if plot.panels] or document.plots
+    plots = [plot for plot in document.plots() if plot.panels] or document.plots()
     return {f"{plot.name}.{extension}": _picture(plot, extension) for plot in plots}
 
 
@@ -166,9 +166,9 @@ def _wrapped(text: str, width: float) -> list[str]:
 def _height(panel: Panel) -> float:
     """Height of a panel's axes, with room for each alternative or entry of the legend."""
     if isinstance(panel, Bars):
-        return 0.22 * len(panel.bars)
+        return 0.22 * len(panel.marks)
     if isinstance(panel, Strips):
-        return 0.42 * len(panel.strips)
+        return 0.42 * len(panel.marks)
     if isinstance(panel, TrendLine):
         return 1.7
     return max(2.2, 0.18 * _legend_entries(panel))
