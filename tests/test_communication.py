@@ -20,7 +20,7 @@ from benchbench.model.placement import Placement, Strategy
 from benchbench.model.profile import Communication, Profile, RankProfile
 from benchbench.profiling import Kind, OperatorTable, kind, operator_table
 from benchbench.store import artifacts
-from benchbench.traces.spans import Span, TraceWindow, is_communication, summarise
+from benchbench.traces.spans import Recording, Span, TraceWindow, is_communication, summarise
 from tests.factories import a_case, a_profile, a_profiled, an_operator
 from tests.program import WORKLOADS
 from tests.rendering import columns_of, rendered
@@ -52,10 +52,11 @@ def a_span(name: str, start: int, end: int, lane: str = "main", **over: Any) -> 
 
 
 WINDOW = TraceWindow(0.0, 20.0)
+RECORDING = Recording(profiler="none", steps=1, step_s=(20.0,))
 
 
 def times_of(*spans: Span) -> tuple[float, float] | None:
-    communication = summarise(spans, WINDOW).communication
+    communication = summarise(spans, WINDOW, RECORDING).communication
     return (communication.total_s, communication.exposed_s) if communication else None
 
 
@@ -83,7 +84,7 @@ def test_a_waiting_range_hides_no_communication() -> None:
 
 def test_computing_excludes_communication_and_waiting() -> None:
     def computing(*spans: Span) -> float | None:
-        communication = summarise(spans, WINDOW).communication
+        communication = summarise(spans, WINDOW, RECORDING).communication
         return communication.computing_s if communication else None
 
     waiting = a_span("Forward", 0, 12)

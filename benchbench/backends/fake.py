@@ -23,7 +23,7 @@ from benchbench.model.measurement import Batch, Memory
 from benchbench.model.placement import Spread, World
 from benchbench.model.profile import Profile
 from benchbench.model.run import Settings
-from benchbench.traces.spans import Span, TraceWindow, summarise
+from benchbench.traces.spans import Recording, Span, TraceWindow, summarise
 from benchbench.workloads.base import Program, Workload
 
 if TYPE_CHECKING:
@@ -203,25 +203,15 @@ class FakeSession(Session):
         start, self._spent, steps = self.clock_s, [], iterations * count
         for _ in range(steps):
             step()
-        summary = summarise(self._spent, TraceWindow(start, self.clock_s))
         events = [
             {"ph": "X", "name": span.name, "ts": 1e6 * span.start_s, "dur": 1e6 * (span.end_s - span.start_s)}
             for span in self._spent
         ]
         (folder / "trace.json").write_text(json.dumps({"traceEvents": events}))
-        wall_s = self.clock_s - start
-        return Profile(
-            profiler=f"virtual {__version__}",
-            steps=steps,
-            step_s=(wall_s / steps,) * count,
-            wall_s=wall_s,
-            on_device=summary.on_device,
-            busy_s=summary.busy_s,
-            gaps=summary.gaps,
-            operators=summary.operators,
-            communication=summary.communication,
-            traces=("trace.json",),
-        )
+        step_s = ((self.clock_s - start) / steps,) * count
+        recording = Recording(profiler=f"virtual {__version__}", steps=steps, step_s=step_s)
+        window = TraceWindow(start, self.clock_s)
+        return summarise(self._spent, window, recording, traces=("trace.json",))
 
 
 class AttachedFake(FakeSession):

@@ -9,7 +9,7 @@ from typing import Any
 
 from benchbench.errors import Unsupported
 from benchbench.model.profile import Profile
-from benchbench.traces.spans import BEGIN, END, Allocation, Recording, Span, TraceWindow, memory, summarise
+from benchbench.traces.spans import BEGIN, END, Allocation, Recording, Span, TraceWindow, summarise
 
 HOST = {"cpu_op", "user_annotation", "cuda_runtime", "cuda_driver"}
 DEVICE = {"kernel", "gpu_memcpy", "gpu_memset"}
@@ -33,22 +33,9 @@ def parse_profile(trace: Mapping[str, Any], recording: Recording, flops: Mapping
         for event in events
         if event.get("name") == "[memory]" and (event["args"].get("Device Type", 0) != 0) == on_device
     ]
-    window = TraceWindow(0.0, wall_s)
-    summary = summarise(spans, window, allocations)
-    at_s, in_use = memory(allocations, window)
-    return Profile(
-        profiler=recording.profiler,
-        steps=recording.steps,
-        step_s=recording.step_s,
-        wall_s=wall_s,
-        on_device=summary.on_device,
-        busy_s=summary.busy_s,
-        gaps=summary.gaps,
-        operators=tuple(replace(operator, flops=flops.get(operator.name)) for operator in summary.operators),
-        communication=summary.communication,
-        memory_at_s=at_s,
-        memory_bytes=in_use,
-    )
+    profile = summarise(spans, TraceWindow(0.0, wall_s), recording, allocations)
+    operators = (replace(operator, flops=flops.get(operator.name)) for operator in profile.operators)
+    return replace(profile, operators=tuple(operators))
 
 
 def add_details(times: Profile, details: Profile) -> Profile:

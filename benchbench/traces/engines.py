@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from benchbench.errors import Unsupported
-from benchbench.model.profile import Gaps, Operator, Profile
-from benchbench.traces.spans import MOST_KERNELS, Recording, Span, TraceWindow, summarise
+from benchbench.model.profile import Gaps, Profile
+from benchbench.traces.spans import OperatorSums, Recording, Span, TraceWindow, operators_of, summarise
 
 KERNEL = "_kernel_time"  # suffix of the events of nodes
 SIZES = ("activation_size", "parameter_size", "output_size")
@@ -26,17 +26,7 @@ def parse_onnxruntime_trace(trace: Sequence[Event], recording: Recording) -> Pro
         raise Unsupported("the trace does not contain the steps")
     window = TraceWindow(runs[-recording.steps]["ts"] / 1e6, (runs[-1]["ts"] + runs[-1]["dur"]) / 1e6)
     kernels = (event for event in trace if event.get("cat") == "Node" and event["name"].endswith(KERNEL))
-    summary = summarise([_span(event) for event in kernels], window)
-    return Profile(
-        profiler=recording.profiler,
-        steps=recording.steps,
-        step_s=recording.step_s,
-        wall_s=window.end_s - window.start_s,
-        on_device=False,
-        busy_s=summary.busy_s,
-        gaps=summary.gaps,
-        operators=summary.operators,
-    )
+    return summarise([_span(event) for event in kernels], window, recording)
 
 
 def _span(event: Event) -> Span:
@@ -61,15 +51,6 @@ class OpenVinoCounter:
     mean_s: float  # over all steps since the model was compiled
 
 
-@dataclass(slots=True)
-class _Row:
-    """Sums for an operator."""
-
-    calls: int = 0
-    self_s: float = 0.0
-    kernels: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-
-
 def parse_openvino_counters(
     before: Sequence[OpenVinoCounter],
     after: Sequence[OpenVinoCounter],
@@ -83,17 +64,20 @@ def parse_openvino_counters(
     if not after:
         raise Unsupported("OpenVINO counted no node")
     earlier_s = {counter.node: counter.mean_s * steps_before for counter in before}
-    rows: dict[str, _Row] = defaultdict(_Row)
+    rows: dict[str, OperatorSums] = defaultdict(OperatorSums)
     for counter in after:
         sum_s = counter.mean_s * (steps_before + recording.steps)
         own_s = max(sum_s - earlier_s.get(counter.node, 0.0), 0.0)
         row = rows[counter.operator]
         row.calls += recording.steps
-        row.self_s += own_s
-        row.kernels[counter.kernel] += own_s
+        row.host_self_s += own_s
+        row.kernels[counter.kernel] = row.kernels.get(counter.kernel, 0.0) + own_s
     wall_s = sum(recording.step_s) * recording.steps / len(recording.step_s)
-    total_s = sum(row.self_s for row in rows.values())
+    total_s = sum(row.host_self_s for row in rows.values())
     scale = min(wall_s / total_s, 1.0) if total_s else 1.0  # counters are rounded to microseconds
+    for row in rows.values():
+        row.host_self_s *= scale
+        row.host_total_s = row.host_self_s
     busy_s = total_s * scale
     return Profile(
         profiler=recording.profiler,
@@ -103,20 +87,5 @@ def parse_openvino_counters(
         on_device=False,
         busy_s=busy_s,
         gaps=Gaps(count=0, total_s=wall_s - busy_s, median_s=0.0, longest_s=0.0, after=""),
-        operators=tuple(sorted((_operator(*item, scale) for item in rows.items()), key=_order)),
+        operators=operators_of(rows, on_device=False),
     )
-
-
-def _operator(name: str, row: _Row, scale: float) -> Operator:
-    kernels = sorted(row.kernels, key=lambda kernel: (-row.kernels[kernel], kernel))
-    return Operator(
-        name=name,
-        calls=row.calls,
-        host_self_s=row.self_s * scale,
-        host_total_s=row.self_s * scale,
-        kernels=tuple(kernels[:MOST_KERNELS]),
-    )
-
-
-def _order(operator: Operator) -> tuple[float, str]:
-    return -operator.host_self_s, operator.name

@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from benchbench.model.profile import Communication, Gaps, Operator
+from benchbench.model.profile import Communication, Gaps, Operator, Profile
 from benchbench.stats import median
 
 BEGIN, END = "accelbench begin", "accelbench end"  # marks around the profiled steps
@@ -180,19 +180,8 @@ class Allocation:
     in_use: int  # of the allocator, afterwards
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """Operators, busy time, gaps and communication; those of a device if anything ran on one."""
-
-    operators: tuple[Operator, ...]
-    on_device: bool
-    busy_s: float
-    gaps: Gaps
-    communication: Communication | None
-
-
 @dataclass(slots=True)
-class _Row:
+class OperatorSums:
     """Sums for an operator."""
 
     calls: int = 0
@@ -206,10 +195,19 @@ class _Row:
     kernels: dict[str, float] = field(default_factory=dict)
 
 
-def summarise(spans: Sequence[Span], window: TraceWindow, allocations: Sequence[Allocation] = ()) -> Summary:
-    """Summarise the spans within `window`; spans beyond its ends are cut off there."""
+def summarise(
+    spans: Sequence[Span],
+    window: TraceWindow,
+    recording: Recording,
+    allocations: Sequence[Allocation] = (),
+    traces: tuple[str, ...] = (),
+) -> Profile:
+    """Profile of the spans within `window`; spans beyond its ends are cut off there.
+
+    Busy time, gaps and communication are those of a device if anything ran on one.
+    """
     inside = [span for span in spans if span.end_s > window.start_s and span.start_s < window.end_s]
-    rows: dict[str, _Row] = defaultdict(_Row)
+    rows: dict[str, OperatorSums] = defaultdict(OperatorSums)
     parents, pieces = nest_spans(inside, window)
     host = [piece for piece in pieces if not inside[piece.span].on_device]
     device = [piece for piece in pieces if inside[piece.span].on_device]
@@ -219,12 +217,21 @@ def summarise(spans: Sequence[Span], window: TraceWindow, allocations: Sequence[
     _charge_device(inside, parents, device, rows)
     _charge_memory(inside, host, allocations, window, rows)
     gaps, busy = gaps_of(device or host, inside, window)
-    operators = [_operator(name, row) for name, row in rows.items()]
-    operators.sort(
-        key=lambda operator: (-(operator.device_self_s if device else operator.host_self_s), operator.name)
+    at_s, in_use = memory(allocations, window)
+    return Profile(
+        profiler=recording.profiler,
+        steps=recording.steps,
+        step_s=recording.step_s,
+        wall_s=window.end_s - window.start_s,
+        on_device=bool(device),
+        busy_s=busy,
+        gaps=gaps,
+        operators=operators_of(rows, on_device=bool(device)),
+        communication=communication_in(inside, device or host),
+        memory_at_s=at_s,
+        memory_bytes=in_use,
+        traces=traces,
     )
-    communication = communication_in(inside, device or host)
-    return Summary(tuple(operators), bool(device), busy, gaps, communication)
 
 
 def memory(
@@ -247,7 +254,7 @@ def _within(allocation: Allocation, window: TraceWindow) -> bool:
 
 
 def _count(
-    spans: Sequence[Span], parents: Sequence[int | None], window: TraceWindow, rows: dict[str, _Row]
+    spans: Sequence[Span], parents: Sequence[int | None], window: TraceWindow, rows: dict[str, OperatorSums]
 ) -> None:
     """Count calls that begin in the window, total times, and the profiler's FLOPs and bytes."""
     for index, span in enumerate(spans):
@@ -266,7 +273,10 @@ def _plus(total: float | None, more: float | None) -> float | None:
 
 
 def _charge_device(
-    spans: Sequence[Span], parents: Sequence[int | None], pieces: Sequence[Piece], rows: dict[str, _Row]
+    spans: Sequence[Span],
+    parents: Sequence[int | None],
+    pieces: Sequence[Piece],
+    rows: dict[str, OperatorSums],
 ) -> None:
     """Assign device time to the operator that launched it, or to the device's name for it."""
     launchers = {span.id: index for index, span in enumerate(spans) if span.id is not None}
@@ -296,7 +306,7 @@ def _charge_memory(
     pieces: Sequence[Piece],
     allocations: Iterable[Allocation],
     window: TraceWindow,
-    rows: dict[str, _Row],
+    rows: dict[str, OperatorSums],
 ) -> None:
     """Assign allocations to the operator that the thread was in."""
     lanes: dict[str, list[Piece]] = defaultdict(list)
@@ -312,7 +322,18 @@ def _charge_memory(
                 row.allocated = (row.allocated or 0) + allocation.bytes
 
 
-def _operator(name: str, row: _Row) -> Operator:
+def operators_of(rows: Mapping[str, OperatorSums], *, on_device: bool) -> tuple[Operator, ...]:
+    """Operators by self time on the device or the host, longest first."""
+    operators = (_operator(name, row) for name, row in rows.items())
+    return tuple(
+        sorted(
+            operators,
+            key=lambda entry: (-(entry.device_self_s if on_device else entry.host_self_s), entry.name),
+        )
+    )
+
+
+def _operator(name: str, row: OperatorSums) -> Operator:
     kernels = sorted(row.kernels, key=lambda kernel: (-row.kernels[kernel], kernel))
     return Operator(
         name=name,

@@ -28,7 +28,6 @@ from benchbench.traces.spans import (
     Span,
     TraceWindow,
     Unread,
-    memory,
     summarise,
 )
 
@@ -92,22 +91,7 @@ def profile_of(
     window = TraceWindow(0.0, (end_ns - start_ns) / 1e9)
     spans = list(_spans(lines, labels, start_ns))
     allocations = _allocations(lines, any(span.on_device for span in spans), start_ns)
-    summary = summarise(spans, window, allocations)
-    at_s, in_use = memory(allocations, window)
-    return Profile(
-        profiler=recording.profiler,
-        steps=recording.steps,
-        step_s=recording.step_s,
-        wall_s=window.end_s,
-        on_device=summary.on_device,
-        busy_s=summary.busy_s,
-        gaps=summary.gaps,
-        operators=summary.operators,
-        communication=summary.communication,
-        memory_at_s=at_s,
-        memory_bytes=in_use,
-        traces=traces,
-    )
+    return summarise(spans, window, recording, allocations, traces)
 
 
 def _spans(lines: Sequence[Line], labels: Labels, origin_ns: float) -> Iterator[Span]:
