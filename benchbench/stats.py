@@ -191,10 +191,17 @@ def welch(
     parts = [variance * weight for variance, weight in zip(variances, weights, strict=True)]
     if planned:  # the side that varied less by chance has fewer processes, but must not weigh more
         parts = max(parts, [variance * share / 2 for variance in variances], key=sum)
-    variance_sum = sum(parts)
-    # Welch–Satterthwaite; from shares, since squares of variances can underflow
-    shares = [(part / variance_sum) ** 2 / (len(side) - 1) for part, side in zip(parts, first, strict=True)]
-    return Difference(mean(after) - mean(before), math.sqrt(variance_sum), 1 / sum(shares), share)
+    error, degrees = summed_error([(part, len(side) - 1) for part, side in zip(parts, first, strict=True)])
+    return Difference(mean(after) - mean(before), error, degrees, share)
+
+
+def summed_error(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Error and degrees of freedom of a sum of independent `parts`, each a variance with its degrees.
+
+    Welch–Satterthwaite, from shares of the variance, whose squares do not underflow.
+    """
+    total = math.fsum(variance for variance, _ in parts)
+    return math.sqrt(total), 1 / math.fsum((variance / total) ** 2 / degrees for variance, degrees in parts)
 
 
 def paired(pairs: Sequence[tuple[float, float]], min_deviation: float = 1e-4) -> Difference:

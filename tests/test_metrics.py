@@ -16,7 +16,6 @@ from benchbench.analyse.metrics import (
     Sampled,
     disagreement,
     geometric_mean,
-    metric_named,
     metric_values,
 )
 from benchbench.analyse.rows import COLUMNS, P99_SAMPLES, data_frame, flatten, rows
@@ -116,9 +115,7 @@ def test_a_rate_is_work_divided_by_latency(processes: list[list[float]], items: 
 @given(st.lists(seconds, min_size=3, max_size=5), st.integers(2, 5))
 def test_planned_rounds_determine_the_interval_of_a_rate(values: list[float], planned: int) -> None:
     measurements = [a_measurement(block_s=(value,), cost=a_cost(items=3)) for value in values]
-    latency, rate = (
-        metric_named(name).of_processes(measurements, planned) for name in ("latency_s", "items_per_s")
-    )
+    latency, rate = (metric_values(measurements, planned)[name] for name in ("latency_s", "items_per_s"))
     ends = (3 / end if end else None for end in (latency.value, latency.high, latency.low))
     assert (rate.value, rate.low, rate.high) == pytest.approx(tuple(ends))
 

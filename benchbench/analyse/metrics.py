@@ -128,15 +128,11 @@ class Metric:
     source: Sampled | Rate
     exported: bool = False
 
-    def of_processes(self, measurements: Sequence[Measurement], planned: int | None = None) -> Value:
-        """Value of a case from at least one process; without any value, the reason of the first.
+    def pool(self, values: Sequence[Value], planned: int | None = None) -> Value:
+        """Pooled value from the value of each of at least one process; else the reason of the first.
 
         `planned`: number of first processes that determine the spread; None: all.
         """
-        return self.pool([self.source.process(process) for process in measurements], planned)
-
-    def pool(self, values: Sequence[Value], planned: int | None = None) -> Value:
-        """Pooled value from the value of each process."""
         present = [value.value for value in values if value.value is not None]
         return self.source.pool(present, planned) if present else values[0]
 
@@ -183,20 +179,21 @@ def _latency(measurement: Measurement) -> Value:
     return Value(step_s(measurement))
 
 
-def _cold_start(measurement: Measurement) -> Value:
-    if measurement.cold_s is None:
-        return Value(None, reason="the first call was not timed")
-    if measurement.compile_cache != "empty":
-        return Value(None, reason="no round began with an empty compile cache")
-    return finite(measurement.cold_s)
+def _first_call(compile_cache: str, other_cache: str) -> Process:
+    """Time of a first call with this state of the compile cache; else the reason `other_cache`."""
+
+    def process_first_call(measurement: Measurement) -> Value:
+        if measurement.cold_s is None:
+            return Value(None, reason="the first call was not timed")
+        if measurement.compile_cache != compile_cache:
+            return Value(None, reason=other_cache)
+        return finite(measurement.cold_s)
+
+    return process_first_call
 
 
-def _warm_start(measurement: Measurement) -> Value:
-    if measurement.cold_s is None:
-        return Value(None, reason="the first call was not timed")
-    if measurement.compile_cache != "warm":
-        return Value(None, reason="no process began with a warm compile cache")
-    return finite(measurement.cold_s)
+_cold_start = _first_call("empty", "no round began with an empty compile cache")
+_warm_start = _first_call("warm", "no process began with a warm compile cache")
 
 
 def _compilations(measurement: Measurement) -> Value:
@@ -393,7 +390,7 @@ def metric_named(name: str) -> Metric:
 
 
 def metric_values(measurements: Sequence[Measurement], planned: int | None = None) -> dict[str, Value]:
-    """Value of each metric, as by `Metric.of_processes`. Divisors of rates are computed once."""
+    """Value of each metric over the processes of a case. Divisors of rates are computed once."""
     processes: dict[str, list[Value]] = {}
     for metric in METRICS:
         if isinstance(source := metric.source, Rate):

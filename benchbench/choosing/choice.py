@@ -30,7 +30,7 @@ from benchbench.judging.ranking import claim_p
 from benchbench.judging.sessions import ASSUMED_DEDICATED, ASSUMED_SHARED
 from benchbench.model.case import Case
 from benchbench.model.run import Run
-from benchbench.stats import Difference, mean
+from benchbench.stats import Difference, holm, mean
 from benchbench.summaries import RunSummary, summaries
 
 Key = TypeVar("Key")
@@ -262,11 +262,9 @@ def rank_works(works: Sequence[Sequence[Contender]]) -> list[Ranking]:
         claim_p([contender.excess.p_either() for contender in ranked if contender.excess])
         for ranked in ordered
     ]
-    levels = _holm_levels(claims)
-    return [
-        Ranking(tuple(_mark_tie(contender, level) for contender in contenders))
-        for contenders, level in zip(ordered, levels, strict=True)
-    ]
+    adjusted = holm([p for p in claims if p is not None])
+    level = ALPHA / max(1, sum(p >= ALPHA for p in adjusted))  # of the works that remain
+    return [Ranking(tuple(_mark_tie(contender, level) for contender in ranked)) for ranked in ordered]
 
 
 def _rank(contenders: Sequence[Contender]) -> list[Contender]:
@@ -274,19 +272,6 @@ def _rank(contenders: Sequence[Contender]) -> list[Contender]:
     return ranked[:1] + [
         replace(contender, excess=gap(ranked[0].amount, contender.amount)) for contender in ranked[1:]
     ]
-
-
-def _holm_levels(ps: Sequence[float | None]) -> list[float]:
-    """Level of each work by Holm's method; works without a claim have the first level."""
-    claims = sorted(p for p in ps if p is not None)
-    levels = {}
-    level = ALPHA / max(len(claims), 1)
-    for rank, p in enumerate(claims):
-        level = ALPHA / (len(claims) - rank)
-        if p >= level:
-            break
-        levels[p] = level
-    return [ALPHA if p is None else levels.get(p, level) for p in ps]
 
 
 def _mark_tie(contender: Contender, level: float) -> Contender:

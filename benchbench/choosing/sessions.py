@@ -25,7 +25,7 @@ from benchbench.machine.peaks import several_devices
 from benchbench.model.case import Cache, Case
 from benchbench.model.placement import Strategy, suffix
 from benchbench.model.run import Run
-from benchbench.stats import Difference, deviation, mean, t_quantile
+from benchbench.stats import Difference, deviation, mean, summed_error, t_quantile
 from benchbench.store.disk import start_time
 from benchbench.summaries import RunSummary, summaries
 
@@ -249,6 +249,5 @@ def mean_log(days: Days, assumed: float) -> MeanLog:
 
 def gap(best: MeanLog, other: MeanLog) -> Difference:
     """Difference other − best of hardware without common days (Welch 1947)."""
-    square = best.error**2 + other.error**2
-    shares = (best.error**2 / square) ** 2 / best.degrees + (other.error**2 / square) ** 2 / other.degrees
-    return Difference(other.mid - best.mid, math.sqrt(square), 1 / shares)
+    error, degrees = summed_error([(side.error**2, side.degrees) for side in (best, other)])
+    return Difference(other.mid - best.mid, error, degrees)

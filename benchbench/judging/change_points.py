@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 from typing import Literal
 
 from benchbench.arrays import Floats
-from benchbench.stats import t_quantile
+from benchbench.stats import Difference
 
 SIGNIFICANCE = 0.001
 
@@ -75,7 +74,7 @@ def change_points(
         part = _fit_machine(
             [math.log(value) for value in values[start:stop]], math.log1p(threshold), SIGNIFICANCE / family
         )
-        changes += [_change(start + edge, step, better) for edge, step in part.steps]
+        changes += [_change(start + edge, step.difference, better) for edge, step in part.steps]
         outliers += [start + index for index in part.spikes]
         segments += [Segment(start + a, start + b, math.exp(level)) for a, b, level in part.levels]
         recurring += [math.exp(level) for level in part.recurring]
@@ -91,15 +90,15 @@ def _check_input(values: Sequence[float], boundaries: Sequence[int]) -> None:
             raise ValueError(f"boundary {boundary} is outside a series of {len(values)} runs")
 
 
-def _change(index: int, step: LevelStep, better: str) -> Change:
-    half = t_quantile(0.975, step.degrees) * step.error
+def _change(index: int, difference: Difference, better: str) -> Change:
+    half = difference.half_width()
     return Change(
         index=index,
-        ratio=math.exp(step.change),
-        low=math.exp(step.change - half),
-        high=math.exp(step.change + half),
-        p=step.p,
-        direction="slower" if (step.change > 0) == (better == "lower") else "faster",
+        ratio=math.exp(difference.mid),
+        low=math.exp(difference.mid - half),
+        high=math.exp(difference.mid + half),
+        p=difference.p_either(),
+        direction="slower" if (difference.mid > 0) == (better == "lower") else "faster",
     )
 
 
@@ -245,30 +244,21 @@ def mean_inflation(phi: float) -> float:
 MIN_NOISE = 1e-4  # relative spread: equal values must not make every difference significant
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class LevelStep:
-    """Difference between the means of two adjacent segments: its standard error and degrees of freedom."""
+    """Difference between two adjacent segments: of their means, and of their medians."""
 
-    change: float
+    difference: Difference
     median_change: float
-    error: float
-    degrees: float
-
-    @cached_property
-    def p(self) -> float:
-        """Two-sided p of the step."""
-        from scipy.special import stdtr
-
-        return float(2 * stdtr(self.degrees, -abs(self.change) / self.error))
 
 
 def significant_edges(y: Floats, edges: list[int], phi: float, floor: float, level: float) -> list[int]:
     """Edges of changes that are significant and at least `floor`; the weakest are removed one by one."""
     while steps := steps_between(y, edges, phi):
         weak = [
-            (step.p, -abs(step.change), number)
+            (p, -abs(step.difference.mid), number)
             for number, step in enumerate(steps, start=1)
-            if step.p >= level or abs(step.median_change) < floor
+            if (p := step.difference.p_either()) >= level or abs(step.median_change) < floor
         ]
         if not weak:
             break
@@ -288,11 +278,10 @@ def _step(before: Floats, after: Floats, phi: float) -> LevelStep:
     degrees = len(before) + len(after) - 2
     square = sum(float(((part - part.mean()) ** 2).sum()) for part in (before, after))
     variance = max(MIN_NOISE**2, square / degrees) * mean_inflation(phi)
+    error = math.sqrt(variance * (1 / len(before) + 1 / len(after)))
     return LevelStep(
-        change=float(after.mean() - before.mean()),
-        median_change=float(np.median(after) - np.median(before)),
-        error=math.sqrt(variance * (1 / len(before) + 1 / len(after))),
-        degrees=max(1.0, degrees / mean_inflation(phi)),
+        Difference(float(after.mean() - before.mean()), error, max(1.0, degrees / mean_inflation(phi))),
+        float(np.median(after) - np.median(before)),
     )
 
 

@@ -227,15 +227,13 @@ def normality_p(cases: Sequence[Moments], squared_correlation: float) -> float:
     increases both, so for t₃ the weights double the power. The mean 3 (K − 1)/(K + 1) and the variance of the
     kurtosis of K normal values are exact (Fisher 1930). `squared_correlation`: mean ρ² between cases.
     """
-    varying = [case for case in cases if case.square]
-    if not varying:
-        return 1.0
-    excess = math.fsum(case.square * (case.kurtosis - _kurtosis_mean(case.count)) for case in varying)
-    total = math.fsum(case.square for case in varying)
-    squares = math.fsum(case.square**2 for case in varying)
-    variance = math.fsum(case.square**2 * _kurtosis_variance(case.count) for case in varying)
-    inflation = 1 + squared_correlation * (total**2 / squares - 1)
-    return NormalDist().cdf(-excess / math.sqrt(variance * inflation))
+    excesses = [
+        (case.square, case.kurtosis - 3 * (k - 1) / (k + 1), _kurtosis_variance(k))
+        for case in cases
+        if case.square
+        for k in [case.count]
+    ]
+    return _excess_p(excesses, squared_correlation)
 
 
 def symmetry_p(cases: Sequence[Moments], squared_correlation: float) -> float:
@@ -246,26 +244,25 @@ def symmetry_p(cases: Sequence[Moments], squared_correlation: float) -> float:
     sessions this has more power than equal weights or weights by variance. Third powers correlate by ρ³
     between cases, so using `squared_correlation` (mean ρ²) is conservative.
     """
-    varying = [case for case in cases if case.square]
-    if not varying:
+    excesses = [
+        (math.sqrt(case.square), case.skewness, 6 * (k - 2) / ((k + 1) * (k + 3)))
+        for case in cases
+        if case.square
+        for k in [case.count]
+    ]
+    return _excess_p(excesses, squared_correlation)
+
+
+def _kurtosis_variance(k: int) -> float:
+    return 24 * k * (k - 2) * (k - 3) / ((k + 1) ** 2 * (k + 3) * (k + 5))
+
+
+def _excess_p(excesses: Sequence[tuple[float, float, float]], squared_correlation: float) -> float:
+    """p of a mean excess of 0, from the weight, excess and variance of each case; 1 without a case."""
+    if not excesses:
         return 1.0
-    weighted = math.fsum(math.sqrt(case.square) * case.skewness for case in varying)
-    total = math.fsum(math.sqrt(case.square) for case in varying)
-    squares = math.fsum(case.square for case in varying)
-    variance = math.fsum(case.square * _skewness_variance(case.count) for case in varying)
+    weighted = math.fsum(weight * excess for weight, excess, _ in excesses)
+    variance = math.fsum(weight**2 * variance for weight, _, variance in excesses)
+    total, squares = (math.fsum(weight**power for weight, _, _ in excesses) for power in (1, 2))
     inflation = 1 + squared_correlation * (total**2 / squares - 1)
     return NormalDist().cdf(-weighted / math.sqrt(variance * inflation))
-
-
-def _skewness_variance(count: float) -> float:
-    k = count
-    return 6 * (k - 2) / ((k + 1) * (k + 3))
-
-
-def _kurtosis_mean(count: float) -> float:
-    return 3 * (count - 1) / (count + 1)
-
-
-def _kurtosis_variance(count: float) -> float:
-    k = count
-    return 24 * k * (k - 2) * (k - 3) / ((k + 1) ** 2 * (k + 3) * (k + 5))

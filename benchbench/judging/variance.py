@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cache
 
 from benchbench.analyse.doubts import Drift
-from benchbench.stats import LARGE_P, Difference, mean, median, t_quantile, variance_prior
+from benchbench.stats import LARGE_P, Difference, mean, median, summed_error, t_quantile, variance_prior
 
 HOUR_S = 3600.0  # runs started within it share temperature and neighbours
 CLUSTER_COUNTS = (3, 4)  # processes that may all be in one of two modes; five are in one case of sixteen
@@ -63,13 +63,9 @@ def add_session_variance(difference: Difference, variance: float, degrees: float
 
 
 def _add_drift(difference: Difference, drifts: Sequence[Drift]) -> Difference:
-    parts = [
-        (difference.error**2, difference.degrees),
-        *((drift.variance, drift.degrees) for drift in drifts),
-    ]
-    variance_sum = math.fsum(variance for variance, _ in parts)
-    degrees = 1 / math.fsum((variance / variance_sum) ** 2 / part_degrees for variance, part_degrees in parts)
-    return replace(difference, error=math.sqrt(variance_sum), degrees=degrees)
+    of_drifts = [(drift.variance, drift.degrees) for drift in drifts]
+    error, degrees = summed_error([(difference.error**2, difference.degrees), *of_drifts])
+    return replace(difference, error=error, degrees=degrees)
 
 
 def are_clustered(groups: Iterable[Sequence[float]]) -> bool:
