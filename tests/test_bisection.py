@@ -197,34 +197,6 @@ def test_ends_are_judged_after_whole_looks_only() -> None:
     assert judge_ends([0.0] * 8, rules) is SearchEnd.NO_DIFFERENCE
 
 
-def test_a_change_below_the_threshold_is_no_difference() -> None:
-    small = [0.009, 0.0095, 0.01, 0.0105, 0.011, 0.01, 0.01, 0.01]
-    assert judge_ends(small, SearchRules(versions=3)) is SearchEnd.NO_DIFFERENCE
-    assert judge_ends(small, SearchRules(versions=3, threshold=0.005)) is SearchEnd.NAMED
-
-
-def test_several_cases_need_stronger_evidence_of_each() -> None:
-    changes = [0.05, 0.07, 0.02, 0.03, 0.08, 0.06, 0.01, 0.04]
-    assert judge_ends(changes, SearchRules(versions=3)) is SearchEnd.NAMED
-    assert judge_ends(changes, SearchRules(versions=3, cases=100)) is None
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ((0.05, 0.05, 0.05), True),
-        ((0.05, 0.05), False),  # too few
-        ((0.01, 0.02, 0.01), False),  # less than half of it
-        ((0.05, 0.05, -0.2), True),  # one that met a neighbour
-        ((-0.05, -0.05, -0.05), False),
-    ],
-)
-def test_pairs_with_its_predecessor_confirm_a_version(changes: tuple[float, ...], expected: bool) -> None:
-    rules = SearchRules(versions=9)
-    believed = belief([*ends(rules), pair(4, 0.05), pair(3, 0.0)], rules)
-    assert is_confirmed(changes, believed, rules.confidence) is expected
-
-
 def test_a_version_that_does_not_differ_from_its_predecessor_is_not_named() -> None:
     rules = SearchRules(versions=4)
     wrong = [*ends(rules), *(pair(2, 0.05) for _ in range(5)), *(pair(1, 0.0) for _ in range(5))]
@@ -322,16 +294,6 @@ def test_the_posterior_follows_from_bayes_rule(
         assert getattr(measured, name) == pytest.approx(getattr(expected, name), rel=1e-6, abs=1e-9), name
 
 
-def test_versions_that_no_pair_separates_share_their_probability() -> None:
-    rules = SearchRules(versions=12)
-    posterior = belief([*ends(rules), pair(4, 0.05), pair(8, 0.051)], rules)
-    for first, last in ((1, 4), (5, 8), (9, 11)):
-        assert len({*posterior.larger_step[first : last + 1]}) == 1
-    halved = belief([*ends(rules), *[pair(4, 0.025)] * 5], rules)
-    assert halved.two_steps_p > 0.5
-    assert math.fsum(halved.smaller_step) == pytest.approx(1)
-
-
 def test_a_fit_maximises_the_likelihood_of_student_s_t() -> None:
     values = [*ENDS, 0.2, -0.03]
     middle, scale = fit(values)
@@ -353,14 +315,17 @@ def test_an_estimate_has_its_t_interval() -> None:
     assert (result.low, result.mid, result.high) == pytest.approx((middle - half, middle, middle + half))
 
 
-@given(st.lists(st.floats(-0.2, 0.2), min_size=3, max_size=6), st.floats(0.6, 0.99), st.floats(0.6, 1))
+@given(st.lists(st.floats(-0.2, 0.2), min_size=1, max_size=6), st.floats(0.6, 0.99), st.floats(0.6, 1))
 def test_a_version_is_confirmed_by_the_likelihood_ratio(
     changes: list[float], confidence: float, share: float
 ) -> None:
     believed = replace(belief(ends(LAST), LAST), larger_share=share, total_step=0.07, scale=0.02)
     step, middle = 0.07 * share, sorted(changes)[(len(changes) - 1) // 2 : len(changes) // 2 + 1]
     ratio = math.fsum(log_density(change - step, 0.02) - log_density(change, 0.02) for change in changes)
-    expected = sum(middle) / len(middle) > step / 2 and ratio > math.log(confidence / (1 - confidence))
+    is_enough = len(changes) >= MIN_CONFIRMING_PAIRS
+    expected = (
+        is_enough and sum(middle) / len(middle) > step / 2 and ratio > math.log(confidence / (1 - confidence))
+    )
     assert is_confirmed(changes, believed, confidence) is expected
 
 
@@ -386,52 +351,6 @@ def test_ends_differ_if_their_interval_at_a_fifth_of_the_error_excludes_zero(
 
 
 # Properties
-
-changes = st.floats(-0.2, 0.2)
-drawn_pairs = st.lists(
-    st.tuples(st.integers(1, 9), st.integers(0, 8), changes).filter(lambda pair: pair[1] < pair[0]),
-    max_size=8,
-).map(lambda drawn: [pair(version, change, beside) for version, beside, change in drawn])
-
-
-@settings(max_examples=40, deadline=None)
-@given(drawn_pairs)
-def test_the_posterior_is_a_probability(pairs: list[VersionPair]) -> None:
-    posterior = belief(ends(LAST) + pairs, LAST)
-    assert math.fsum(posterior.larger_step) == pytest.approx(1)
-    assert all(0 <= p <= 1 for p in (*posterior.larger_step, *posterior.smaller_step))
-    assert posterior.larger_step[0] == 0
-    assert len(posterior.larger_step) == LAST.versions
-    assert 0 <= posterior.two_steps_p <= 1
-    assert 0.5 <= posterior.larger_share <= 1.0 + 1e-9
-
-
-@settings(max_examples=40, deadline=None)
-@given(drawn_pairs, st.randoms(use_true_random=False))
-def test_the_order_of_the_pairs_does_not_matter(pairs: list[VersionPair], source: object) -> None:
-    mixed = ends(LAST) + pairs
-    source.shuffle(mixed)  # type: ignore[attr-defined]
-    assert belief(mixed, LAST) == belief(ends(LAST) + pairs, LAST)
-
-
-@settings(max_examples=40, deadline=None)
-@given(drawn_pairs)
-def test_slower_and_faster_are_mirror_images(pairs: list[VersionPair]) -> None:
-    forward = belief(ends(LAST) + pairs, LAST)
-    mirrored = belief([pair(p.version, -p.change, p.beside) for p in ends(LAST) + pairs], LAST)
-    assert mirrored.larger_step == pytest.approx(forward.larger_step, abs=1e-6)
-    assert mirrored.total_step == pytest.approx(-forward.total_step, abs=1e-9)
-
-
-@settings(max_examples=40, deadline=None)
-@given(drawn_pairs, st.integers(1, 8))
-def test_a_pair_like_the_bad_end_favours_earlier_versions(pairs: list[VersionPair], version: int) -> None:
-    def before(pairs: list[VersionPair]) -> float:
-        return math.fsum(belief(pairs, LAST).larger_step[: version + 1])
-
-    end_pairs = ends(LAST)
-    earlier, later = ([*end_pairs, pair(version, change)] for change in (STEP, 0.0))
-    assert before(earlier) > before(end_pairs) > before(later)
 
 
 @settings(max_examples=60, deadline=None)
@@ -462,15 +381,6 @@ def test_the_next_version_is_measurable_and_between_the_ends(weights: list[float
     assert version in inner if inner else version is None
     span = most_probable(chances, skipped - {len(chances) - 1})
     assert {*range(span.first, span.last)} <= skipped
-
-
-@given(st.lists(changes, min_size=3, max_size=20), st.floats(-1, 1))
-def test_a_fitted_centre_is_equivariant_and_within_its_values(values: list[float], by: float) -> None:
-    middle, scale = fit(values)
-    assert min(values) - 1e-9 <= middle <= max(values) + 1e-9
-    shifted, shifted_scale = fit([value + by for value in values])
-    assert shifted == pytest.approx(middle + by, abs=1e-6)
-    assert shifted_scale == pytest.approx(scale, rel=1e-3)
 
 
 def test_an_outlier_hardly_changes_the_estimate() -> None:
