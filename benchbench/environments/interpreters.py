@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -22,12 +21,12 @@ from benchbench.errors import CannotWrite, UsageError, unknown
 from benchbench.machine.environment import CACHE, cache_folder
 from benchbench.model.device import Target
 from benchbench.model.options import parse_interpreters
+from benchbench.store import disk
 
 RECORD = "accelbench-env.json"
 SCHEMA = 1  # version of the record format
 LABEL = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,63}")
 START_S = 20.0  # time-out for starting an interpreter
-LOCK_TRIES, LOCK_WAIT_S = 5, 0.1  # `env list` locks briefly
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,20 +106,17 @@ def _is_target_name(name: str) -> bool:
 
 def find_environment(name: str) -> EnvironmentState:
     """Find the state of an environment in `environment_names()`. Starts its interpreter, but no framework."""
-    backend, _ = split_name(name)
+    state = partial(EnvironmentState, name=name, backend=split_name(name)[0])
     if not os.path.exists(environment_folder(name) / RECORD):
-        if _busy(name):
-            reason = "it is being built now"
-            return EnvironmentState(name=name, backend=backend, record=None, health="building", reason=reason)
-        reason = "it is incomplete"
-        return EnvironmentState(name=name, backend=backend, record=None, health="incomplete", reason=reason)
+        if disk.is_locked(_lock(name)):
+            return state(record=None, health="building", reason="it is being built now")
+        return state(record=None, health="incomplete", reason="it is incomplete")
     record = _record(environment_folder(name) / RECORD)
     if isinstance(record, str):
-        return EnvironmentState(name=name, backend=backend, record=None, health="broken", reason=record)
+        return state(record=None, health="broken", reason=record)
     started = version_of(interpreter_in(environment_folder(name))) is not None
     reason = record.broken if started else "its interpreter does not start"
-    health: Literal["ready", "broken"] = "broken" if reason else "ready"
-    return EnvironmentState(name=name, backend=backend, record=record, health=health, reason=reason)
+    return state(record=record, health="broken" if reason else "ready", reason=reason)
 
 
 def _record(path: Path) -> Environment | str:
@@ -153,18 +149,14 @@ def locked(name: str) -> Iterator[int]:
     """
     try:
         environments_folder().mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(_lock(name), os.O_RDWR | os.O_CREAT, 0o666)
+        _lock(name).touch()
     except OSError as error:
         raise CannotWrite(
             f"{environments_folder()}: {error.strerror}", f"{CACHE} names another folder."
         ) from error
+    message = f"{name} is being built or removed by another process."
+    descriptor = disk.lock(_lock(name), message, "Wait until it ends.")
     try:
-        for _ in range(LOCK_TRIES):
-            if _try_lock(descriptor):
-                break
-            time.sleep(LOCK_WAIT_S)
-        else:
-            raise CannotWrite(f"{name} is being built or removed by another process.", "Wait until it ends.")
         yield descriptor
     finally:
         os.close(descriptor)
@@ -173,25 +165,6 @@ def locked(name: str) -> Iterator[int]:
 def _lock(name: str) -> Path:
     # Outside of the environment: removing a locked file would allow a second lock.
     return environments_folder() / f".{name}.lock"
-
-
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _busy(name: str) -> bool:
-    try:
-        descriptor = os.open(_lock(name), os.O_RDWR)
-    except OSError:
-        return False
-    try:
-        return not _try_lock(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def remove_environment(name: str) -> None:

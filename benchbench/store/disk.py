@@ -145,9 +145,10 @@ def reading(path: Path) -> Iterator[None]:
         raise UnreadableInput(f"{path}: {error.strerror or error}", "accelbench list runs") from error
 
 
-def lock(path: Path) -> int:
+def lock(path: Path, message: str = "", hint: str = "") -> int:
     """Lock a run or fleet against additions by other processes; returns a descriptor to close.
 
+    `message` and `hint`: of the error if another process has locked it, by default those of a run.
     A fleet is locked by its file, since locking each of its runs would take a descriptor for each. On a file
     system without locks this has no effect. Raises CannotWrite.
     """
@@ -158,8 +159,8 @@ def lock(path: Path) -> int:
             return descriptor
         sleep(PAUSE_S)
     os.close(descriptor)
-    message = f"Another process is adding to {path.stem!r}."
-    raise CannotWrite(message, "Wait until it has ended, or choose another name.")
+    message = message or f"Another process is adding to {path.stem!r}."
+    raise CannotWrite(message, hint or "Wait until it has ended, or choose another name.")
 
 
 @contextmanager
