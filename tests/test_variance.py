@@ -1,8 +1,8 @@
 """Variance between processes: shared by all cases of a comparison, and estimated from planned rounds only."""
 
 import math
+from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,13 +12,15 @@ from scipy import stats as oracle
 from scipy.special import polygamma
 
 from benchbench import stats
+from benchbench.analyse.digest import CaseDigest
 from benchbench.analyse.doubts import Drift
-from benchbench.analyse.metrics import METRICS
+from benchbench.analyse.metrics import METRICS, metric_named
 from benchbench.documents import comparison
-from benchbench.judging.case_tests import paired_differences
+from benchbench.judging.case_tests import CaseTest, paired_differences
 from benchbench.judging.comparison import compare_runs
-from benchbench.judging.session_cases import match_interleaved
-from benchbench.judging.significance import Estimate, adjusted_results, family_of, family_size
+from benchbench.judging.session_cases import BaselineMatch, match_interleaved
+from benchbench.judging.sessions import SessionDeviation
+from benchbench.judging.significance import adjusted_results, family_of, family_size
 from benchbench.judging.variance import (
     add_drifts,
     add_session_variance,
@@ -28,6 +30,7 @@ from benchbench.judging.variance import (
     larger_variances,
     shared_variance,
 )
+from benchbench.model.options import Threshold
 from benchbench.model.run import Policy
 from benchbench.stats import Difference, headline, welch
 from benchbench.timing.policy import POLICIES, budget_policy
@@ -244,29 +247,44 @@ def test_the_detectable_change_is_found_four_times_in_five(
     assert is_found.mean() == pytest.approx(0.8, abs=0.012)
 
 
-def an_estimate(number: int, mid: float, **over: Any) -> Estimate:
-    """Estimate of a case that became slower by this logarithm."""
-    base: dict[str, Any] = {
-        "quantity": (f"case {number}", "latency_s"),
-        "ref": math.log(2.0),
-        "new": math.log(2.0) + mid,
-        "difference": Difference(mid, 0.01, 4.0),
-        "worsening": Difference(mid, 0.01, 4.0),
-        "margin": math.log(1.03),
-        "own_variance": 0.25e-4,
-        "processes": 3,
-        "against": 6,
-        "interleaved": False,
-    }
-    return Estimate(**(base | over))
+def a_test(number: int, mid: float, error: float = 0.01, *, interleaved: bool = False) -> CaseTest:
+    """Test of a case that became slower by this logarithm; a quarter of its variance is the run's own."""
+    difference = Difference(mid, error, 4.0)
+    match = BaselineMatch(
+        case=f"case {number}",
+        metric=METRICS[0],
+        sessions=(),
+        new=CaseDigest(),
+        new_logs=[math.log(2.0) + mid] * 3,
+        days=[[math.log(2.0)]] * 6,
+        dates=tuple(range(6)),
+        verdict=None,
+        reason="",
+        interleaved=interleaved,
+    )
+    deviation = SessionDeviation(
+        difference=difference,
+        spread=error,
+        days=6,
+        predicted_deviation=error,
+        own_variance=error**2 / 4,
+        sessions_dominate=True,
+    )
+    limit = Threshold(0.03, "default")
+    return CaseTest(match=match, limit=limit, difference=difference, deviation=deviation)
 
 
 @given(st.lists(st.floats(-0.1, 0.1), min_size=1, max_size=6), st.integers(0, 5), st.booleans())
 def test_results_have_student_s_p_adjusted_by_holm(mids: list[float], untested: int, confirmed: bool) -> None:
-    estimates = [an_estimate(number, mid) for number, mid in enumerate(mids)]
-    assert family_size([*estimates, estimates[0]]) == len(estimates)
+    tests = [a_test(number, mid) for number, mid in enumerate(mids)]
+    rate = replace(tests[0], match=replace(tests[0].match, metric=metric_named("items_per_s")))
+    inverse = replace(rate, difference=Difference(-mids[0], 0.01, 4.0))
+    untestable = replace(tests[0], match=replace(tests[0].match, case="untestable"), difference=None)
+    assert family_size([*tests, inverse, untestable]) == len(tests)
     family = family_of(len(mids) + untested, stored=True, confirmed=confirmed, interleaved=False)
-    results = adjusted_results([*estimates, estimates[0]], family)
+    by_key = adjusted_results([*tests, inverse, untestable], family)
+    results = list(by_key.values())
+    assert list(by_key) == [test.match.key for test in (*tests, inverse)]
     tails = {sign: oracle.t.sf(sign * np.array(mids) / 0.01, 4.0) for sign in (1, -1)}
     adjusted = {}
     for sign, ps in tails.items():
@@ -284,7 +302,7 @@ def test_results_have_student_s_p_adjusted_by_holm(mids: list[float], untested: 
         )
         assert (result.ref, result.new) == pytest.approx((2.0, 2.0 * math.exp(mid)))
         assert (result.family, result.processes, result.against, result.degrees) == (family.size, 3, 6, 4.0)
-    assert results[-1] == results[0]
+    assert (results[-1].p, results[-1].p_holm) == (results[0].p, results[0].p_holm)
 
 
 @pytest.mark.parametrize("size", [1, 8])
@@ -293,9 +311,8 @@ def test_a_check_detects_four_in_five_of_changes_of_the_stated_size(size: int, e
     def mde(*, stored: bool, confirmed: bool, interleaved: bool) -> float:
         """Smallest detectable change, as a logarithm."""
         family = family_of(size, stored=stored, confirmed=confirmed, interleaved=interleaved)
-        over = {"difference": Difference(0.0, error, 4.0), "own_variance": error**2 / 4}
-        (result,) = adjusted_results([an_estimate(0, 0.0, interleaved=not stored, **over)], family)
-        return math.log1p(result.mde)
+        tested = a_test(0, 0.0, error, interleaved=not stored)
+        return math.log1p(adjusted_results([tested], family)[tested.match.key].mde)
 
     def t(p: float) -> float:
         return float(oracle.t.ppf(p, 4.0)) * error

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from benchbench.analyse.digest import CONTENDED_METRICS, CaseDigest, Digest
 from benchbench.analyse.metrics import Metric, Rate
-from benchbench.judging.comparison import ALPHA, MIN_CASES, seconds_apart
+from benchbench.judging.comparison import MIN_CASES, seconds_apart
 from benchbench.judging.pairs import MIN_PROCESSES, NOT_IN_RUN
 from benchbench.judging.session_cases import (
     BaselineMatch,
@@ -28,7 +28,6 @@ from benchbench.judging.sessions import (
     day_means,
     session_deviation,
 )
-from benchbench.judging.significance import Estimate, TestResult
 from benchbench.judging.variance import moderated
 from benchbench.model.case import Verdict
 from benchbench.model.options import Rule, Threshold, threshold
@@ -156,18 +155,37 @@ def match_together(change: CommonChange, run: float) -> BaselineMatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseTest:
-    """Test of a case and metric against its baseline; `estimate` is None if it cannot be tested.
+    """Test of a case and metric against its baseline.
 
-    `limit`: the threshold. `shared`: variance between sessions, estimated from all cases. `common`: the
-    common change of all cases, which is already removed from `match`.
+    `difference`: change in logarithms; None if the case cannot be tested. `limit`: the threshold. `shared`:
+    variance between sessions, estimated from all cases. `common`: the common change of all cases, which is
+    already removed from `match`.
     """
 
     match: BaselineMatch
     limit: Threshold
+    difference: Difference | None = None
     shared: SharedVariance | None = None
     deviation: SessionDeviation | None = None
-    estimate: Estimate | None = None
     common: CommonChange | None = None
+
+    @property
+    def quantity(self) -> tuple[str, str]:
+        """The case and the metric that is measured: for a rate, its divisor."""
+        metric = self.match.metric
+        return self.match.case, metric.source.divisor.name if isinstance(metric.source, Rate) else metric.name
+
+    @property
+    def margin(self) -> float:
+        """Threshold as a logarithm."""
+        return math.log1p(self.limit.value)
+
+    @property
+    def worsening(self) -> Difference:
+        """The difference, with the sign that makes positive values worse."""
+        assert self.difference
+        sign = 1 if self.match.metric.better == "lower" else -1
+        return replace(self.difference, mid=sign * self.difference.mid)
 
     @property
     def is_together(self) -> bool:
@@ -183,15 +201,6 @@ class CaseTest:
     def heavy_tails(self) -> bool:
         """True if some sessions are far from the rest."""
         return self.shared is not None and self.shared.heavy_tails
-
-    def is_flagged(self, first: TestResult, policy: GatePolicy) -> bool:
-        """True if the first test is a reason for a second one.
-
-        If the second test will be a new experiment with the baseline's code, the estimate alone is enough.
-        """
-        if self.estimate is None or not self.estimate.exceeds_margin:
-            return False
-        return first.p < ALPHA or (self.deviation is not None and policy.interleaved)
 
 
 def session_tests(sessions: Sequence[Digest], new: Digest, policy: GatePolicy) -> list[CaseTest]:
@@ -244,7 +253,7 @@ def interleaved_tests(ref: Digest, new: Digest, policy: GatePolicy) -> list[Case
     differences = paired_differences(matches)
     limits = [threshold(match.suite, match.case, policy.thresholds) for match in matches]
     return [
-        _interleaved_test(match, differences.get(match.key), limit)
+        CaseTest(match=match, limit=limit, difference=differences.get(match.key))
         for match, limit in zip(matches, limits, strict=True)
     ]
 
@@ -275,41 +284,8 @@ def _session_test(match: BaselineMatch, shared: SharedVariance | None, policy: G
     if deviation.spread and 2 * deviation.spread > limit.value:
         limit = Threshold(2 * deviation.spread, f"{limit.source}, raised to twice the sessions' spread")
     return CaseTest(
-        match=match,
-        limit=limit,
-        shared=shared,
-        deviation=deviation,
-        estimate=estimate(match, deviation.difference, limit.value, deviation.own_variance),
+        match=match, limit=limit, difference=deviation.difference, shared=shared, deviation=deviation
     )
-
-
-def _interleaved_test(match: BaselineMatch, difference: Difference | None, limit: Threshold) -> CaseTest:
-    tested = estimate(match, difference, limit.value) if difference else None
-    return CaseTest(match=match, limit=limit, estimate=tested)
-
-
-def estimate(
-    match: BaselineMatch, difference: Difference, threshold: float, own_variance: float = 0.0
-) -> Estimate:
-    """Estimated change of a case against its sessions, or against the code measured interleaved with it."""
-    sign = 1 if match.metric.better == "lower" else -1
-    return Estimate(
-        quantity=(match.case, _measured_quantity(match.metric)),
-        ref=mean(day_means(match.days)),
-        new=mean(match.new_logs),
-        difference=difference,
-        worsening=Difference(sign * difference.mid, difference.error, difference.degrees),
-        margin=math.log1p(threshold),
-        own_variance=own_variance,
-        processes=len(match.new_logs),
-        against=len(match.new_logs) if match.interleaved else len(match.days),
-        interleaved=match.interleaved,
-    )
-
-
-def _measured_quantity(metric: Metric) -> str:
-    """Name of the metric that is measured: for a rate, that of its divisor."""
-    return metric.source.divisor.name if isinstance(metric.source, Rate) else metric.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -365,10 +341,12 @@ def _interleaved_tests(
     other_matches = [test.match for test in unflagged if test.match.interleaved]
     differences = paired_differences([match for match in matches if match.case != TOGETHER], other_matches)
     return [
-        _interleaved_test(
-            match,
-            paired(match.pairs) if test.is_together and not match.verdict else differences.get(match.key),
-            test.limit,
+        CaseTest(
+            match=match,
+            limit=test.limit,
+            difference=paired(match.pairs)
+            if test.is_together and not match.verdict
+            else differences.get(match.key),
         )
         for test, match in zip(flagged, matches, strict=True)
     ]
@@ -418,7 +396,5 @@ def _second_session_test(
         assumed = policy.assumed_of(match.metric)
         error = session_deviation(common_match.days, common_match.new_logs, assumed).difference.error
         difference = second.deviation.difference
-        difference = replace(difference, error=math.hypot(difference.error, error))
-        tested = estimate(match, difference, second.limit.value, second.deviation.own_variance)
-        return replace(second, estimate=tested)
+        return replace(second, difference=replace(difference, error=math.hypot(difference.error, error)))
     return second

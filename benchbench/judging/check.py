@@ -20,6 +20,7 @@ from benchbench.judging.case_tests import (
     session_tests,
 )
 from benchbench.judging.comparison import (
+    ALPHA,
     NOISY_SESSIONS,
     TOO_NOISY,
     judge,
@@ -29,7 +30,6 @@ from benchbench.judging.pairs import run_changes, version_suspect
 from benchbench.judging.session_cases import BaselineMatch
 from benchbench.judging.sessions import MIN_SESSIONS
 from benchbench.judging.significance import (
-    Estimate,
     Family,
     TestResult,
     adjusted_results,
@@ -136,22 +136,16 @@ def _gate_result(
     confirmation: Confirmation | None,
 ) -> GateResult:
     family = _family(tests, policy)
-    first_results = _results(tests, family)
-    flagged = [
-        test
-        for test in tests
-        if policy.confirm
-        and test.match.key in first_results
-        and test.is_flagged(first_results[test.match.key], policy)
-    ]
+    first_results = adjusted_results(tests, family)
+    flagged = [test for test in tests if _is_flagged(test, first_results.get(test.match.key), policy)]
     pending = {test.match.key for test in flagged}
     unflagged = [test for test in tests if test.match.key not in pending]
     second = second_tests(flagged, new, confirmation, policy, unflagged) if confirmation else []
     second_by_key = {test.match.key: test for test in second}
     second_family = family
     if confirmation and confirmation.ref:  # a new experiment
-        second_family = replace(family, size=family_size(_estimates(second)), min_size=1)
-    second_results = _results(second, second_family)
+        second_family = replace(family, size=family_size(second), min_size=1)
+    second_results = adjusted_results(second, second_family)
     findings = [
         _finding(
             test,
@@ -178,22 +172,22 @@ def _gate_result(
     )
 
 
-def _estimates(tests: Sequence[CaseTest]) -> list[Estimate]:
-    return [test.estimate for test in tests if test.estimate]
+def _is_flagged(test: CaseTest, first: TestResult | None, policy: GatePolicy) -> bool:
+    """True if the first test is a reason for a second one.
+
+    If the second test will be a new experiment with the baseline's code, the difference alone is enough.
+    """
+    if first is None or not policy.confirm or test.worsening.mid < test.margin:
+        return False
+    return first.p < ALPHA or (test.deviation is not None and policy.interleaved)
 
 
 def _family(tests: Sequence[CaseTest], policy: GatePolicy) -> Family:
     """Family of the first tests."""
-    estimates = _estimates(tests)
-    is_stored = not any(estimate.interleaved for estimate in estimates)
-    size = family_size(estimates)
-    return family_of(size, stored=is_stored, confirmed=policy.confirm, interleaved=policy.interleaved)
-
-
-def _results(tests: Sequence[CaseTest], family: Family) -> dict[tuple[str, str], TestResult]:
-    """Results by case and metric, of the cases that could be tested."""
-    keys = [test.match.key for test in tests if test.estimate]
-    return dict(zip(keys, adjusted_results(_estimates(tests), family), strict=True))
+    is_stored = not any(test.match.interleaved for test in tests if test.difference)
+    return family_of(
+        family_size(tests), stored=is_stored, confirmed=policy.confirm, interleaved=policy.interleaved
+    )
 
 
 def _finding(
@@ -279,36 +273,25 @@ def reach_verdict(
 
 def _verdict_of(test: CaseTest, result: TestResult, family: Family) -> tuple[Verdict, str]:
     """Verdict of one test, with its reason."""
-    estimate = test.estimate
-    assert estimate
+    difference = test.difference
+    assert difference
     # Pairs have weighed a disturbance already.
-    disturbance = "" if estimate.interleaved else test.match.new.disturbance(test.match.metric)
+    disturbance = "" if test.match.interleaved else test.match.new.disturbance(test.match.metric)
     if disturbance:
         return Verdict.INSUFFICIENT, f"{disturbance}: {WAIT_HINT}"
-    verdict = judge(estimate.difference, result.p_holm, estimate.margin, test.match.metric.better)
-    if verdict is Verdict.SLOWER:
-        return _slower(test, estimate)
-    return verdict, _undecided_reason(test, estimate, family) if verdict is Verdict.INCONCLUSIVE else ""
-
-
-def _undecided_reason(test: CaseTest, estimate: Estimate, family: Family) -> str:
-    """The reason, which names what would decide the case."""
-    deviation = None if estimate.interleaved else test.deviation
+    deviation = test.deviation  # None for pairs
+    verdict = judge(difference, result.p_holm, test.margin, test.match.metric.better)
+    if verdict is Verdict.SLOWER and deviation and deviation.is_provisional:
+        return Verdict.PROVISIONAL, f"slower, on {deviation.days} of {MIN_SESSIONS} sessions"
+    if verdict is Verdict.SLOWER and test.heavy_tails:
+        return Verdict.PROVISIONAL, OUTLYING_SESSIONS
+    if verdict is not Verdict.INCONCLUSIVE:
+        return verdict, ""
     if deviation and deviation.is_provisional:
         missing_days = count_of(MIN_SESSIONS - deviation.days, "more session")
-        return f"{missing_days} on other days would show how they differ"
+        return verdict, f"{missing_days} on other days would show how they differ"
     noise = NOISY_SESSIONS if deviation and deviation.sessions_dominate else TOO_NOISY
-    return undecided_reason(estimate.difference, estimate.margin, family.level, noise)
-
-
-def _slower(test: CaseTest, estimate: Estimate) -> tuple[Verdict, str]:
-    if estimate.interleaved:
-        return Verdict.SLOWER, ""
-    if test.deviation and test.deviation.is_provisional:
-        return Verdict.PROVISIONAL, f"slower, on {test.deviation.days} of {MIN_SESSIONS} sessions"
-    if test.heavy_tails:
-        return Verdict.PROVISIONAL, OUTLYING_SESSIONS
-    return Verdict.SLOWER, ""
+    return verdict, undecided_reason(difference, test.margin, family.level, noise)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

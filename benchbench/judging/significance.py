@@ -1,4 +1,4 @@
-"""Estimates of a check's cases, and their p values adjusted for all tests of the check. Pure."""
+"""Results of the tests of a check, whose p values are adjusted for all tests of the check. Pure."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from benchbench.judging.case_tests import CaseTest
 from benchbench.judging.comparison import ALPHA, adjusted_p
+from benchbench.judging.sessions import day_means
 from benchbench.judging.variance import POWER, detectable_change
-from benchbench.stats import MAX_LOG, Difference, bounded_exp, t_quantile
+from benchbench.stats import MAX_LOG, bounded_exp, mean, t_quantile
 
 MIN_FAMILY = 5  # sessions are neither independent nor normal, so a single test needs p < 0.01
 
@@ -39,32 +41,6 @@ class TestResult:
     in_turn: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
-    """Estimated change of a case before its p is adjusted, in logarithms.
-
-    `quantity`: the case and the measured metric, which for a rate is the latency or energy. `worsening`: the
-    difference with the sign that makes positive values worse. `margin`: log(1 + threshold). `own_variance`:
-    contribution of the run's own processes to the squared error. `against`: as in `TestResult`.
-    """
-
-    quantity: tuple[str, str]
-    ref: float
-    new: float
-    difference: Difference
-    worsening: Difference
-    margin: float
-    own_variance: float
-    processes: int
-    against: int
-    interleaved: bool
-
-    @property
-    def exceeds_margin(self) -> bool:
-        """True if the case is worse by at least the threshold; the margin is the same in both directions."""
-        return self.worsening.mid >= self.margin
-
-
 @dataclass(frozen=True, slots=True)
 class Family:
     """Tests that are adjusted together, counted as at least `min_size`.
@@ -87,52 +63,59 @@ def family_of(size: int, *, stored: bool, confirmed: bool, interleaved: bool) ->
     return Family(size, fewest, level, confirmed, interleaved)
 
 
-def _detectable_change(estimate: Estimate, family: Family) -> float:
+def _detectable_change(test: CaseTest, family: Family) -> float:
     """Smallest change (a logarithm) that is called slower with `POWER`.
 
     Two tests against sessions share the sessions and differ in the run's own processes. If the processes
     explain all of the error, each test needs the square root of the power; if none of it, the power.
     """
-    error, degrees = estimate.difference.error, estimate.difference.degrees
-    if estimate.interleaved:
+    error, degrees = test.worsening.error, test.worsening.degrees
+    if test.match.interleaved:
         levels = interleaved_levels(family.size, twice=family.confirmed)
-        return detectable_change(estimate.margin, error, degrees, levels)
-    if family.interleaved:  # the first test flags by the estimate alone
-        return detectable_against_sessions(estimate.margin, error, degrees, 1 / 2, POWER ** (1 / 2))
-    own = min(estimate.own_variance / error**2, 1.0)
+        return detectable_change(test.margin, error, degrees, levels)
+    if family.interleaved:  # the first test flags by the difference alone
+        return detectable_against_sessions(test.margin, error, degrees, 1 / 2, POWER ** (1 / 2))
+    own_variance = test.deviation.own_variance if test.deviation else 0.0
+    own = min(own_variance / error**2, 1.0)
     power = POWER ** (1 / (1 + own)) if family.confirmed else POWER
-    return detectable_against_sessions(estimate.margin, error, degrees, family.level, power)
+    return detectable_against_sessions(test.margin, error, degrees, family.level, power)
 
 
-def family_size(estimates: Sequence[Estimate]) -> int:
+def family_size(tests: Sequence[CaseTest]) -> int:
     """Number of distinct tests: a latency and the rates derived from it are one test."""
-    return len({estimate.quantity for estimate in estimates})
+    return len({test.quantity for test in tests if test.difference})
 
 
-def adjusted_results(estimates: Sequence[Estimate], family: Family) -> list[TestResult]:
-    """Results with p values adjusted for a family of tests; tests not in `estimates` count as p = 1."""
-    tests = {estimate.quantity: estimate.worsening for estimate in estimates}
-    ps = adjusted_p(list(tests.values()), family.min_size, untested=family.size - len(tests))
-    p_of_quantity = dict(zip(tests, ps, strict=True))
-    return [_result(estimate, p_of_quantity[estimate.quantity], family) for estimate in estimates]
+def adjusted_results(tests: Sequence[CaseTest], family: Family) -> dict[tuple[str, str], TestResult]:
+    """Results of the cases that could be tested, by case and metric, with p adjusted for a family.
+
+    Tests of the family that are not in `tests` count as p = 1.
+    """
+    tested = [test for test in tests if test.difference]
+    worsenings = {test.quantity: test.worsening for test in tested}
+    ps = adjusted_p(list(worsenings.values()), family.min_size, untested=family.size - len(worsenings))
+    p_of_quantity = dict(zip(worsenings, ps, strict=True))
+    return {test.match.key: _result(test, p_of_quantity[test.quantity], family) for test in tested}
 
 
-def _result(estimate: Estimate, p_holm: float, family: Family) -> TestResult:
-    half = estimate.difference.half_width()
+def _result(test: CaseTest, p_holm: float, family: Family) -> TestResult:
+    match, difference = test.match, test.difference
+    assert difference
+    half = difference.half_width()
     return TestResult(
-        ref=bounded_exp(estimate.ref),
-        new=bounded_exp(estimate.new),
-        ratio=bounded_exp(estimate.difference.mid),
-        low=bounded_exp(estimate.difference.mid - half),
-        high=bounded_exp(estimate.difference.mid + half),
-        p=estimate.worsening.p_above(),
+        ref=bounded_exp(mean(day_means(match.days))),
+        new=bounded_exp(mean(match.new_logs)),
+        ratio=bounded_exp(difference.mid),
+        low=bounded_exp(difference.mid - half),
+        high=bounded_exp(difference.mid + half),
+        p=test.worsening.p_above(),
         p_holm=p_holm,
         family=family.size,
-        mde=math.expm1(min(_detectable_change(estimate, family), MAX_LOG)),
-        degrees=estimate.difference.degrees,
-        processes=estimate.processes,
-        against=estimate.against,
-        in_turn=estimate.interleaved,
+        mde=math.expm1(min(_detectable_change(test, family), MAX_LOG)),
+        degrees=difference.degrees,
+        processes=len(match.new_logs),
+        against=len(match.new_logs) if match.interleaved else len(match.days),
+        in_turn=match.interleaved,
     )
 
 
