@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from benchbench.environments import interpreters
-from benchbench.environments.interpreters import from_variable, read_interpreters, targets
+from benchbench.environments.interpreters import absolute_interpreters, check_interpreters, targets
 from benchbench.errors import CannotWrite, UsageError
 from benchbench.model.device import Target
+from benchbench.model.options import parse_interpreters
 from tests.program import accelbench, rows
 from tests.test_architecture import ROOT
 
@@ -60,14 +61,14 @@ def a_program(path: Path, text: str) -> Path:
 
 
 def only(name: str, interpreters_by_name: dict[str, str] | None = None) -> Target:
-    (target,) = targets([name], interpreters_by_name or {}, "running")
+    (target,) = targets([name], interpreters_by_name or {})
     return target
 
 
 def test_every_backend_except_the_fake_is_a_default_target() -> None:
-    assert {"torch", "tensorflow", "jax"} <= {target.name for target in targets([], {}, "running")}
-    assert "fake" not in {target.name for target in targets([], {}, "running")}
-    assert [target.name for target in targets(["fake", "fake"], {}, "running")] == ["fake"]
+    assert {"torch", "tensorflow", "jax"} <= {target.name for target in targets([], {})}
+    assert "fake" not in {target.name for target in targets([], {})}
+    assert [target.name for target in targets(["fake", "fake"], {})] == ["fake"]
 
 
 def test_an_unknown_backend_suggests_the_nearest() -> None:
@@ -78,7 +79,7 @@ def test_an_unknown_backend_suggests_the_nearest() -> None:
 
 
 def test_explicit_interpreters_override_environments_and_the_running_one(cache: Path) -> None:
-    assert only("fake").python == "running"
+    assert only("fake").python == sys.executable
     folder = an_environment(cache, "fake")
     assert only("fake").python == str(folder / "bin/python")
     assert only("fake", {"fake": "/by/hand"}).python == "/by/hand"
@@ -87,7 +88,7 @@ def test_explicit_interpreters_override_environments_and_the_running_one(cache: 
 def test_a_label_without_an_interpreter_is_an_error_with_the_options(cache: Path) -> None:
     an_environment(cache, "fake@old")
     with pytest.raises(UsageError, match=r"No interpreter for 'torch@2\.12'") as caught:
-        targets(["torch@2.12"], {"jax@mine": "/x"}, "running")
+        targets(["torch@2.12"], {"jax@mine": "/x"})
     assert caught.value.hint == (
         "accelbench env create torch@2.12 builds one, --python torch@2.12=PATH names one. "
         "There are: fake@old, jax@mine."
@@ -97,10 +98,10 @@ def test_a_label_without_an_interpreter_is_an_error_with_the_options(cache: Path
 def test_labelled_environments_are_used_on_request_and_listed(cache: Path) -> None:
     an_environment(cache, "fake@own")
     an_environment(cache, "jax")
-    unnamed = {target.name: target.python for target in targets([], {}, "running")}
+    unnamed = {target.name: target.python for target in targets([], {})}
     assert "fake@own" not in unnamed
     assert unnamed["jax"] == str(cache / "jax/bin/python")
-    all_there_is = [target.name for target in targets([], {"torch@x": "/x"}, "running", labelled=True)]
+    all_there_is = [target.name for target in targets([], {"torch@x": "/x"}, labelled=True)]
     assert all_there_is[-2:] == ["fake@own", "torch@x"]
 
 
@@ -108,7 +109,7 @@ def test_the_python_option_overrides_the_variable(cache: Path, monkeypatch: pyte
     folder = an_environment(cache, "fake@own")
     other_python = a_program(cache / "other", "3 12 1")
     monkeypatch.setenv("ACCELBENCH_PYTHON", f"fake@a={other_python}:fake@b={other_python}")
-    pythons = read_interpreters([*from_variable(), f"fake@b={folder}"])
+    pythons = absolute_interpreters({"fake@b": str(folder)})
     assert pythons == {"fake@a": str(other_python), "fake@b": str(folder / "bin/python")}
 
 
@@ -132,7 +133,7 @@ def test_an_invalid_interpreter_is_refused(
     monkeypatch.chdir(tmp_path)
     a_program(tmp_path / "old", "3 10 9")
     with pytest.raises(UsageError, match=message):
-        read_interpreters([text])
+        check_interpreters(parse_interpreters([text]))
 
 
 @pytest.mark.parametrize(

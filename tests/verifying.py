@@ -57,7 +57,7 @@ class OpenPools:
         """The pool of a target and its probe."""
         if target not in self._pools:
             group = next((group for group in TOGETHER if target in group), (target,))
-            pool = self._open(targets(group, {}, sys.executable))
+            pool = self._open(targets(group, {}))
             self._pools |= {probe.target.name: (pool, probe) for probe in pool.probe()}
         return self._pools[target]
 

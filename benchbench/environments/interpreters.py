@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -209,11 +210,6 @@ def interpreter(text: str) -> str:
     return str(path)
 
 
-def read_interpreters(texts: Sequence[str]) -> dict[str, str]:
-    """Parse `["torch@old=/path"]` into name → interpreter; later entries win. Raises UsageError."""
-    return check_interpreters(parse_interpreters(texts))
-
-
 def check_interpreters(paths: Mapping[str, str]) -> dict[str, str]:
     """Check names and interpreters, and make their paths absolute. Raises UsageError."""
     for name in paths:
@@ -221,44 +217,38 @@ def check_interpreters(paths: Mapping[str, str]) -> dict[str, str]:
     return {name: interpreter(path) for name, path in paths.items()}
 
 
-def from_variable() -> list[str]:
-    """Entries of ACCELBENCH_PYTHON."""
-    return [text for text in os.environ.get(VARIABLE, "").split(os.pathsep) if text.strip()]
+def absolute_interpreters(paths: Mapping[str, str]) -> dict[str, str]:
+    """Interpreters by name: those in `paths`, then those of ACCELBENCH_PYTHON. Raises UsageError."""
+    entries = [text for text in os.environ.get(VARIABLE, "").split(os.pathsep) if text.strip()]
+    return check_interpreters(parse_interpreters(entries) | dict(paths))
 
 
-def choose_targets(
-    names: Sequence[str], paths: Mapping[str, str], running: str, *, labelled: bool = False
-) -> list[Target]:
+def choose_targets(names: Sequence[str], paths: Mapping[str, str], *, labelled: bool = False) -> list[Target]:
     """Choose targets by name. `paths`: name → interpreter; they override those of ACCELBENCH_PYTHON.
 
     Raises UsageError, also for an interpreter in `paths` whose name is not selected.
     """
-    selected = targets(names, absolute_interpreters(paths), running, labelled=labelled)
+    selected = targets(names, absolute_interpreters(paths), labelled=labelled)
     for name in paths.keys() - {target.name for target in selected}:
         raise UsageError(f"--python names {name!r}, which is not selected.", f"Add it: -b {name}")
     return selected
 
 
-def absolute_interpreters(paths: Mapping[str, str]) -> dict[str, str]:
-    """Interpreters by name: those in `paths`, then those of ACCELBENCH_PYTHON. Raises UsageError."""
-    return read_interpreters(from_variable()) | check_interpreters(paths)
-
-
 def targets(
-    names: Sequence[str], interpreters_by_name: Mapping[str, str], running: str, *, labelled: bool = False
+    names: Sequence[str], interpreters_by_name: Mapping[str, str], *, labelled: bool = False
 ) -> list[Target]:
     """Create targets by name, without duplicates. Raises UsageError.
 
     A target's interpreter is the one in `interpreters_by_name`, or that of its environment. A target without
-    a label may use `running`. Without names, every backend with real time is a target; `labelled` adds every
-    environment.
+    a label may use the running one. Without names, every backend with real time is a target; `labelled` adds
+    every environment.
     """
     target_names = dict.fromkeys(names) or dict.fromkeys(
         name for name in registry.entry_names("benchbench.backends") if not is_virtual(name)
     )
     if labelled and not names:
         target_names |= dict.fromkeys(sorted({*environment_names(), *interpreters_by_name}))
-    return [_target(name, interpreters_by_name, running) for name in target_names]
+    return [_target(name, interpreters_by_name) for name in target_names]
 
 
 def is_virtual(backend: str) -> bool:
@@ -266,7 +256,7 @@ def is_virtual(backend: str) -> bool:
     return backend_class(backend).virtual
 
 
-def _target(name: str, interpreters_by_name: Mapping[str, str], running: str) -> Target:
+def _target(name: str, interpreters_by_name: Mapping[str, str]) -> Target:
     backend, label = split_name(name)
     if name in interpreters_by_name:
         remedy = f"install {backend} for the interpreter given as {name}"
@@ -279,7 +269,7 @@ def _target(name: str, interpreters_by_name: Mapping[str, str], running: str) ->
         raise UsageError(
             f"No interpreter for {name!r}.", f"{hint} There are: {', '.join(existing) or 'none'}."
         )
-    return Target(name=name, backend=backend, python=running)
+    return Target(name=name, backend=backend, python=sys.executable)
 
 
 def _environment_target(environment: EnvironmentState) -> Target:

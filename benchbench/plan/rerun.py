@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -12,14 +11,14 @@ from typing import Any, TypeVar
 
 from benchbench import registry
 from benchbench.backends.base import backend_class
-from benchbench.environments.interpreters import read_interpreters, targets
+from benchbench.environments.interpreters import check_interpreters, targets
 from benchbench.errors import UsageError, member, unknown
 from benchbench.launch import catalogue
 from benchbench.launch.project import UserCode
 from benchbench.machine.variables import check_variable
 from benchbench.model.case import Cache, Case, Dtype, Status
 from benchbench.model.device import Probe, Target
-from benchbench.model.options import REVISION, Allocator, Isolation, number_of_threads
+from benchbench.model.options import REVISION, Allocator, Isolation, number_of_threads, parse_interpreters
 from benchbench.model.placement import ENVIRONMENT, VARIABLE
 from benchbench.model.run import Settings
 from benchbench.plan.cases import Obstacle, Plan, devices_named, support_obstacle, unavailable
@@ -159,9 +158,7 @@ def _targets(
 ) -> list[Target]:
     if target:
         return [target]
-    return list(requested) or targets(
-        [other_target.backend] if other_target else [], interpreters, sys.executable
-    )
+    return list(requested) or targets([other_target.backend] if other_target else [], interpreters)
 
 
 def _with(variant: Variant, part: str, interpreters: Mapping[str, str]) -> Variant:
@@ -177,9 +174,8 @@ def _with(variant: Variant, part: str, interpreters: Mapping[str, str]) -> Varia
         raise UsageError(
             f"No option or backend named {name!r}.", unknown("names", name, [*OPTIONS, *backends])
         )
-    (target,) = targets(
-        [name], {**interpreters, **read_interpreters([part])} if equals else interpreters, sys.executable
-    )
+    named = check_interpreters(parse_interpreters([part])) if equals else {}
+    (target,) = targets([name], {**interpreters, **named})
     return replace(variant, target=target)
 
 

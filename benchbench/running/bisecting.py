@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import random
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
@@ -238,7 +237,7 @@ class _Versions:
         ends = [self.options.versions[0].target, self.options.versions[-1].target]
         existing = [name for name in ends if name and not is_missing(name, self._pythons)]
         names = existing or list(self._measure_options.backends)
-        return targets(names, self._pythons, sys.executable) if names else []
+        return targets(names, self._pythons) if names else []
 
     def open(self, number: int, cases: Sequence[Case] = ()) -> _OpenVersion:
         """Open a version for `cases` unless it is open. The good version is opened for all planned cases.
@@ -291,10 +290,10 @@ class _Versions:
 
     def _targets_of(self, version: Version) -> list[Target]:
         if not version.target:
-            return targets(self._measure_options.backends, self._pythons, sys.executable)
+            return targets(self._measure_options.backends, self._pythons)
         if is_missing(version.target, self._pythons):
             self._build(version.target)
-        return targets([version.target], self._pythons, sys.executable)
+        return targets([version.target], self._pythons)
 
     def _build(self, name: str) -> None:
         def announce(build: BuildPlan) -> None:

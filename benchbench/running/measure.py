@@ -347,7 +347,7 @@ def measure_cases(
 def targets_of(cases: Sequence[Case], pythons: Mapping[str, str]) -> list[Target]:
     """The targets of the cases. Raises UsageError for one without an interpreter."""
     names = list(dict.fromkeys(case.target for case in cases))
-    return interpreters.targets(names, interpreters.absolute_interpreters(pythons), sys.executable)
+    return interpreters.targets(names, interpreters.absolute_interpreters(pythons))
 
 
 def probe_targets(options: MeasureOptions, observer: RunObserver) -> list[Probe]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -137,13 +136,13 @@ def requested_targets(options: MeasureOptions, *, labelled: bool = False) -> lis
 
     `labelled`: by default, include environments.
     """
-    return choose_targets(options.backends, options.pythons, sys.executable, labelled=labelled)
+    return choose_targets(options.backends, options.pythons, labelled=labelled)
 
 
 def targets_of_kind(targets: Sequence[Target], kind: str) -> list[Target]:
     """The targets that run this kind of model; if none does, this interpreter's first backend that does."""
     capable = [target for target in targets if target.backend in model_backends([kind])]
-    return capable or choose_targets(model_backends([kind])[:1], {}, sys.executable)
+    return capable or choose_targets(model_backends([kind])[:1], {})
 
 
 def model_backends(kinds: Sequence[str]) -> tuple[str, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -53,7 +52,7 @@ def measure_sides(
     with described_models(options, observer) as models:
         run_request, options = request(options, models), with_project(options)
         pythons = absolute_interpreters(options.pythons)
-        requested = targets(options.backends, pythons, sys.executable) if options.backends else []
+        requested = targets(options.backends, pythons) if options.backends else []
         side_targets = targets_of_variants(sides, requested, pythons)
         with _measuring(sides, side_targets, run_request, results, observer) as (variants, measurer):
             infos = plan_sides(measurer.probe(), run_request, variants)
