@@ -16,13 +16,13 @@ from benchbench.machine.gpus import GpuState, Nvml
 from benchbench.machine.sampler import (
     MAX_SAMPLES,
     OF_ONE,
-    EndSampler,
     Sample,
     Sampler,
     Sources,
     TurnSampler,
     Watch,
     take,
+    take_of_others,
     telemetry,
 )
 from benchbench.model.measurement import Measurement, Telemetry, Window
@@ -195,19 +195,8 @@ def test_samples_are_taken_while_a_case_runs_and_not_after_it(tmp_path: Path) ->
     assert readings() == count
 
 
-def test_a_process_that_times_itself_samples_at_both_ends_without_a_thread(tmp_path: Path) -> None:
-    threads = threading.active_count()
-    sampler = EndSampler(some_sources(tmp_path))
-    with sampler.mark("warm-up"):
-        pass
-    began = time.monotonic()
-    with sampler.mark("timed"):
-        assert threading.active_count() == threads
-    window = Window(began_s=began, ended_s=time.monotonic(), cpu_s=0.5)
-    columns = sampler.with_telemetry(a_measurement(window=window)).telemetry
-    assert columns is not None
-    assert len(columns.at_s) == 2
-    assert columns.own_s == (0.0, 0.0), "what this process computed is the window's"
+def test_the_cpu_seconds_of_a_process_that_times_itself_are_those_of_its_window(tmp_path: Path) -> None:
+    assert take_of_others(some_sources(tmp_path)).values["own_s"] == 0
 
 
 def test_times_between_turns_are_not_counted() -> None:

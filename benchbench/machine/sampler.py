@@ -112,6 +112,12 @@ def take(sources: Sources) -> Sample:
     return Sample(at_s=monotonic(), cost_s=thread_time(), values=values, package_uj=package_uj)
 
 
+def take_of_others(sources: Sources) -> Sample:
+    """Read all sources for a function of this process, whose CPU seconds are those of the window."""
+    sample = take(sources)
+    return replace(sample, values={**sample.values, "own_s": 0.0})
+
+
 class Sampler:
     """Takes samples from entry to exit."""
 
@@ -148,41 +154,12 @@ class Sampler:
         return replace(outcome, telemetry=telemetry(sources, self._samples, outcome.window))
 
 
-class EndSampler:
-    """Takes samples at the beginning and end of what this process itself times.
-
-    It has no thread: a thread would compute beside the timed function, and Python warns when a process with
-    several threads forks.
-    """
-
-    def __init__(self, sources: Sources) -> None:
-        self._sources = sources
-        self._samples: list[Sample] = []
-
-    @contextmanager
-    def mark(self, part: str) -> Iterator[None]:
-        """Take a sample on entry and on exit. `with_telemetry` uses the last two samples."""
-        self._take()
-        try:
-            yield
-        finally:
-            self._take()
-
-    def _take(self) -> None:
-        with suppress(Exception):  # a driver's fault costs telemetry, not the measurement
-            # the window's CPU seconds are of this process, and so would be the sample's
-            sample = take(self._sources)
-            self._samples.append(replace(sample, values={**sample.values, "own_s": 0.0}))
-
-    def with_telemetry(self, outcome: Measurement) -> Measurement:
-        """The outcome with telemetry of its blocks."""
-        if outcome.window is None:
-            return outcome
-        return replace(outcome, telemetry=telemetry(self._sources, self._samples, outcome.window))
-
-
 class TurnSampler:
-    """Takes samples before and after each turn of a case; the times in between belong to other cases."""
+    """Takes samples before and after each turn of a case; the times in between belong to other cases.
+
+    It has no thread: a thread would compute beside a function of this process, and Python warns when a
+    process with several threads forks.
+    """
 
     def __init__(self, sources: Sources, take: Callable[[Sources], Sample] = take) -> None:
         self._sources = sources

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -126,7 +126,7 @@ def _bench(
             device,
             session_state.run.info.policy,
             notes=[note(NoteKind.SHARED_PROCESS)],
-            mark=sampler.mark,
+            mark=lambda part: sampler.turn() if part == "timed" else nullcontext(),
         )
     except (UsageError, Unsupported, KeyboardInterrupt, *OUTCOMES):
         raise

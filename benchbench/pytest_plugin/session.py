@@ -20,7 +20,7 @@ from benchbench.judging.check import decide
 from benchbench.judging.comparison import compare_runs
 from benchbench.machine.conditions import contended
 from benchbench.machine.environment import machine, same_hardware, usable_threads
-from benchbench.machine.sampler import EndSampler, Watch
+from benchbench.machine.sampler import TurnSampler, Watch, take_of_others
 from benchbench.model.case import Case, Status, Verdict
 from benchbench.model.device import Device, Probe, Target
 from benchbench.model.function import PYTHON
@@ -92,10 +92,11 @@ def _case(test: str, backend: str | None, device: str) -> Case:
     return Case.of_call(SUITE, test, backend or PYTHON, device)
 
 
-def sampler(backend: str | None, device: str | None) -> EndSampler:
+def sampler(backend: str | None, device: str | None) -> TurnSampler:
     """Sampler of other programs' activity while a test's function is timed, as for a case on that device."""
     virtual = load_backend(backend or PYTHON).virtual
-    return EndSampler(Watch(usable_threads()).sources(_case("", backend, device or "cpu"), virtual=virtual))
+    sources = Watch(usable_threads()).sources(_case("", backend, device or "cpu"), virtual=virtual)
+    return TurnSampler(sources, take_of_others)
 
 
 def surroundings(record: Record) -> list[str]:
