@@ -19,7 +19,7 @@ import msgspec
 
 from benchbench import paths
 from benchbench.analyse.digest import CaseDigest, digest
-from benchbench.analyse.metrics import METRICS, Metric, Rate, sampled_sources
+from benchbench.analyse.metrics import METRICS, Metric, Rate
 from benchbench.analyse.roofline import device_of
 from benchbench.analyse.rows import case_key, probed_version_and_model, records_by_case, unranked_reason
 from benchbench.errors import UnreadableInput, UsageError
@@ -185,11 +185,11 @@ TABLE = "CREATE TABLE IF NOT EXISTS runs (folder TEXT PRIMARY KEY, stamp TEXT, s
 
 class _Case(msgspec.Struct):
     facts: msgspec.Raw
-    values: dict[str, msgspec.Raw]
+    values: dict[str, Values]
 
 
 class _Row(msgspec.Struct):
-    """The fields of a RunSummary, the large ones decoded when they are needed."""
+    """The fields of a RunSummary; those that most runs share are decoded once."""
 
     id: str
     started: str
@@ -204,12 +204,11 @@ class _Row(msgspec.Struct):
 
 def read_summaries(
     root: Path,
-    metrics: Sequence[Metric],
     *,
     skipped: Callable[[str], None],
     progress: Callable[[str], None] = lambda _: None,
 ) -> Generator[RunSummary, None, None]:
-    """Summaries of all stored runs, oldest first, with the values from which `metrics` are derived.
+    """Summaries of all stored runs, oldest first.
 
     `skipped` receives a line for each copy of a run and each unreadable run; `progress` receives the progress
     of a long reading. Summaries are cached one by one, so an interrupted reading is not lost.
@@ -218,7 +217,6 @@ def read_summaries(
     for line in selectors.copy_warnings(root, stored):
         skipped(line)
     folders = [root / runs.RUNS / name for name in stored.names]
-    sources = frozenset(metric.name for metric in sampled_sources(metrics))
     with closing(_Cache(root)) as cache:
         cached = dict(cache.query("SELECT folder, stamp FROM runs"))
         for name in cached.keys() - {folder.name for folder in folders}:
@@ -226,7 +224,7 @@ def read_summaries(
         outdated = sum(cached.get(folder.name) != _stamp(folder) for folder in folders)
         summarised, last_s = 0, time.monotonic()
         for folder in folders:
-            if summary := cache.summary(folder, sources):
+            if summary := cache.summary(folder):
                 yield summary
                 continue
             try:
@@ -272,14 +270,14 @@ class _Cache:
             self._connection.close()
         self._connection = None
 
-    def summary(self, folder: Path, metrics: frozenset[str]) -> RunSummary | None:
-        """Summary of an unchanged run, with the values of these metrics; None if it is not cached."""
+    def summary(self, folder: Path) -> RunSummary | None:
+        """Summary of an unchanged run; None if it is not cached."""
         stamp = _stamp(folder)
         rows = self.query("SELECT summary FROM runs WHERE folder = ? AND stamp = ?", folder.name, stamp)
         with suppress(IndexError, TypeError, zlib.error, msgspec.MsgspecError):
             key, _, content = zlib.decompress(rows[0][0]).partition(b"\n")  # raises for a wrong checksum
             if key == f"{folder.name} {stamp}".encode():
-                return _summary(msgspec.msgpack.decode(content, type=_Row), metrics)
+                return _summary(msgspec.msgpack.decode(content, type=_Row))
         return None
 
     def add(self, folder: Path) -> RunSummary:
@@ -294,12 +292,10 @@ class _Cache:
         return summary
 
 
-def _summary(row: _Row, metrics: frozenset[str]) -> RunSummary:
-    cases = {}
-    for name, case in row.cases.items():
-        selected = [metric for metric in case.values if metric in metrics]
-        values = {metric: msgspec.msgpack.decode(case.values[metric], type=Values) for metric in selected}
-        cases[name] = CaseSummary(_shared(bytes(case.facts), Facts), values)
+def _summary(row: _Row) -> RunSummary:
+    cases = {
+        name: CaseSummary(_shared(bytes(case.facts), Facts), case.values) for name, case in row.cases.items()
+    }
     fields = {name: getattr(row, name) for name in row.__struct_fields__}
     return RunSummary(**fields | {"setup": _shared(bytes(row.setup), Setup), "cases": cases})
 

@@ -65,7 +65,7 @@ def store(root: Path, stored_runs: Sequence[Run]) -> Path:
 
 
 def read_all_summaries(root: Path) -> list[RunSummary]:
-    return list(read_summaries(root, METRICS, skipped=pytest.fail))
+    return list(read_summaries(root, skipped=pytest.fail))
 
 
 def spoil(root: Path, *, same_time: bool) -> None:
@@ -90,7 +90,7 @@ def test_history_and_hardware_do_not_depend_on_the_cache(tmp_path: Path) -> None
     stored_runs = [runs.read_run(root / runs.RUNS / f"R{number}") for number in range(1, 7)]
     for metric in METRICS:
         for _ in range(2):
-            trend = trends(read_summaries(root, [metric], skipped=pytest.fail), metric)
+            trend = trends(read_summaries(root, skipped=pytest.fail), metric)
             assert trend == trends(stored_runs, metric)
     first, again = (read_evidence(read_all_summaries(root)) for _ in range(2))
     assert first == again == read_evidence(stored_runs)
@@ -125,7 +125,7 @@ def test_a_removed_run_leaves_the_cache(tmp_path: Path, own_cache: Path) -> None
 
 def test_summaries_read_before_an_interruption_are_cached(tmp_path: Path) -> None:
     root = store(tmp_path / "results", [a_run(id=f"R{number}") for number in range(RUNS)])
-    reading = read_summaries(root, [LATENCY], skipped=pytest.fail)
+    reading = read_summaries(root, skipped=pytest.fail)
     for _ in range(3):
         next(reading)
     with pytest.raises(KeyboardInterrupt):
@@ -215,9 +215,8 @@ def test_a_cache_on_a_full_disk_is_ignored(tmp_path: Path, own_cache: Path) -> N
         "import resource, signal, sys; from pathlib import Path; "
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
         "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)); "
-        "from benchbench.analyse.metrics import METRICS; "
         "from benchbench.summaries import read_summaries; "
-        "print(*(each.id for each in read_summaries(Path(sys.argv[1]), METRICS, skipped=sys.exit)))"
+        "print(*(each.id for each in read_summaries(Path(sys.argv[1]), skipped=sys.exit)))"
     )
     command = [sys.executable, "-c", program, str(root)]
     env = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
@@ -243,7 +242,7 @@ def test_several_processes_can_fill_one_cache(tmp_path: Path, own_cache: Path) -
 
 
 def history_of(folder: Path) -> None:
-    trends(read_summaries(folder, [LATENCY], skipped=pytest.fail), LATENCY)
+    trends(read_summaries(folder, skipped=pytest.fail), LATENCY)
 
 
 def test_s13_a_cached_history_does_not_depend_on_the_records(tmp_path: Path) -> None:

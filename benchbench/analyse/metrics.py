@@ -5,7 +5,7 @@ Rows, digests, comparisons, histories, exporters and the table in docs/metrics.m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Literal, Protocol
@@ -403,9 +403,3 @@ def metric_values(measurements: Sequence[Measurement], planned: int | None = Non
             values = [source.process(process) for process in measurements]
         processes[metric.name] = values
     return {metric.name: metric.pool(processes[metric.name], planned) for metric in METRICS}
-
-
-def sampled_sources(metrics: Iterable[Metric]) -> tuple[Metric, ...]:
-    """Sampled metrics from which these are derived: of a rate, the divisor."""
-    sources = (metric.source.divisor if isinstance(metric.source, Rate) else metric for metric in metrics)
-    return tuple(dict.fromkeys(sources))

@@ -115,7 +115,6 @@ def history(
     observer, patterns = observer or RunObserver(), several(cases)
     summaries_of_runs = read_summaries(
         root,
-        [quantity],
         skipped=lambda reason: observer.note(f"left out: {reason}"),
         progress=observer.note,
     )
@@ -183,13 +182,10 @@ def hardware(
 
 
 def _all_runs(root: Path, observer: RunObserver | None) -> Iterator[RunSummary]:
-    from benchbench.analyse.metrics import ENERGY, LATENCY
-
     if not selectors.run_ids(root):
         folder("latest", root)  # raises UnreadableInput with a hint
     return read_summaries(
         root,
-        [LATENCY, ENERGY],
         skipped=lambda reason: warnings.warn(AccelbenchWarning(f"left out: {reason}"), stacklevel=4),
         progress=(observer or RunObserver()).note,
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
-import json
 import math
 import re
 from collections.abc import Mapping
@@ -19,7 +18,8 @@ from benchbench.model.case import Status
 from benchbench.model.measurement import Failure
 from benchbench.model.placement import Strategy
 from benchbench.model.profile import Profile, Profiled
-from benchbench.model.run import SCHEMA
+from benchbench.reading import read_file
+from benchbench.store import codec
 
 ARTIFACTS, TABLE = "artifacts", ".profile.json"
 LIMIT = 16 * 2**20  # bytes; a table of 1000 operators is 300 KiB
@@ -49,21 +49,13 @@ def profile_files(profiled: Profiled, traces: Mapping[str, bytes]) -> tuple[Prof
         for name, content in traces.items()
     }
     try:
-        table = _json(profiled)
+        table = codec.to_json(profiled) + b"\n"
         _decode(table)
     except (UnreadableInput, ValueError) as error:
         reason = f"the profile could not be read again, so it is not stored: {error}"
         profiled = dataclasses.replace(profiled, outcome=Failure(status=Status.FAILED, message=reason))
-        table = _json(profiled)
+        table = codec.to_json(profiled) + b"\n"
     return profiled, {f"{stem}{TABLE}": table, **packed}
-
-
-def _json(profiled: Profiled) -> bytes:
-    """Encode a profile. Raises ValueError for NaN and infinity."""
-    text = json.dumps(
-        dataclasses.asdict(profiled), allow_nan=False, ensure_ascii=False, separators=(",", ":")
-    )
-    return f"{text}\n".encode(errors="replace")
 
 
 def _stem(case: str) -> str:
@@ -78,9 +70,9 @@ def read_profiles(run: Path) -> tuple[list[Profiled], list[str]]:
     profiles, damaged = [], []
     for path in sorted((run / ARTIFACTS).glob(f"*{TABLE}")):
         try:
-            profiles.append(_read(path))
-        except (OSError, UnreadableInput) as error:
-            damaged.append(f"{path.name}: {error}")
+            profiles.append(_decode(read_file(path, LIMIT)))
+        except UnreadableInput as error:
+            damaged.append(f"{path.name}: {str(error).removeprefix(f'{path}: ')}")
     return sorted(profiles, key=lambda profiled: profiled.case.id), damaged
 
 
@@ -140,20 +132,9 @@ def _is_quantity(number: float) -> bool:
     return 0 <= number < math.inf
 
 
-def _read(path: Path) -> Profiled:
-    if path.stat().st_size > LIMIT:
-        raise UnreadableInput(f"larger than {LIMIT} bytes")
-    return _decode(path.read_bytes())
-
-
 def _decode(text: bytes) -> Profiled:
     if len(text) > LIMIT:
         raise UnreadableInput(f"larger than {LIMIT} bytes")
-    try:
-        file = msgspec.json.decode(text, type=_File)
-    except (ValueError, RecursionError) as error:
-        raise UnreadableInput(str(error)[:200]) from error
-    if file.schema > SCHEMA:
-        raise UnreadableInput("written by a newer accelbench")
+    file = codec.decode_document(text, _File)
     fields = {field.name: getattr(file, field.name) for field in dataclasses.fields(Profiled)}
     return Profiled(**(fields | {"outcome": profile_outcome(file.outcome)}))

@@ -188,7 +188,7 @@ def document(path: Path, kind: type[T], hint: str) -> T:
     """
     text = read_file(path, LIMIT, hint)
     try:
-        return _document_of(text, kind)
+        return decode_document(text, kind)
     except UnreadableInput as error:
         raise UnreadableInput(f"{path}: {error}", error.hint or hint) from error
 
@@ -201,14 +201,14 @@ def part_of_document(path: Path, part: type[T], complete_kind: type[Any], hint: 
     text = read_file(path, LIMIT, hint)
     try:
         if not has_seal(text):
-            _document_of(text, complete_kind)
+            decode_document(text, complete_kind)
         try:
             fields = msgspec.json.decode(text, type=part)
         except msgspec.ValidationError:
-            _document_of(text, complete_kind)  # raises the better error if a newer version wrote it
+            decode_document(text, complete_kind)  # raises the better error if a newer version wrote it
             raise
         if getattr(fields, "schema", SCHEMA) > SCHEMA:
-            _document_of(text, complete_kind)
+            decode_document(text, complete_kind)
         return fields
     except UnreadableInput as error:
         raise UnreadableInput(f"{path}: {error}", error.hint or hint) from error
@@ -216,7 +216,8 @@ def part_of_document(path: Path, part: type[T], complete_kind: type[Any], hint: 
         raise UnreadableInput(f"{path}: {str(error)[:200]}", hint) from error
 
 
-def _document_of(text: bytes, kind: type[T]) -> T:
+def decode_document(text: bytes, kind: type[T]) -> T:
+    """Parse a JSON object as `kind`, as `document` does. Raises UnreadableInput."""
     is_sealed = has_seal(text)
     raw = _parse(text, unique=not is_sealed)
     if "checksums" in raw and not is_sealed:
@@ -233,7 +234,7 @@ def seal_document(text: bytes, kind: type[Any], description: str) -> bytes:
     try:
         if len(text) > LIMIT:
             raise UnreadableInput(f"longer than {LIMIT} bytes")
-        _document_of(text, kind)
+        decode_document(text, kind)
     except UnreadableInput as error:
         hint = "Measure fewer cases in one run, or give them shorter names."
         raise CannotWrite(

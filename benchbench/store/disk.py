@@ -83,7 +83,7 @@ def _open_below(parent: int, path: Path) -> int:
 
 
 def _replace_in(folder: int, path: Path, content: bytes) -> None:
-    """Replace the file `path` in its open folder."""
+    """Replace the file `path` in its open folder: on an error, its old content stays."""
     temporary = f".{secrets.token_hex(8)}.tmp"
     try:
         descriptor = os.open(
@@ -94,6 +94,7 @@ def _replace_in(folder: int, path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+        os.fsync(folder)  # a new name survives a power cut only then
     except OSError as error:  # name the target in the error, not the temporary file
         with suppress(OSError):
             os.unlink(temporary, dir_fd=folder)
@@ -102,18 +103,11 @@ def _replace_in(folder: int, path: Path, content: bytes) -> None:
 
 def replace(path: Path, content: bytes) -> None:
     """Write a file atomically: on an error, its old content stays."""
-    temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        with temporary.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:  # name the target in the error, not the temporary file
-        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
+        _replace_in(folder, path, content)
     finally:
-        temporary.unlink(missing_ok=True)
-    sync(path.parent)
+        os.close(folder)
 
 
 def sync(folder: Path) -> None:

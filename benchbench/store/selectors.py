@@ -126,9 +126,8 @@ def find_run(root: Path, selector: str) -> Path:
     if len(confirmations) == 1:
         return confirmations[0]
     if matching:
-        raise UnreadableInput(
-            f"{selector!r} is the beginning of {len(matching)} runs.", _matching_hint(matching)
-        )
+        hint = f"Type more of it: {', '.join(matching[-5:])}{', …' if len(matching) > 5 else ''}"
+        raise UnreadableInput(f"{selector!r} is the beginning of {len(matching)} runs.", hint)
     folders = (Path(selector), Path(selector, RUNS)) if selector else ()
     if runs_inside := [path for parent in folders for path in paths.listed(parent) if has_run(path)]:
         content = f"it contains {count_of(len(runs_inside), 'run')}"
@@ -228,10 +227,6 @@ def remove_run(root: Path, name: str) -> None:
         removed = folder.with_name(f".{name}.removed")  # renamed first, so that no partial run remains
         folder.rename(removed)
         shutil.rmtree(removed)
-
-
-def _matching_hint(ids: list[str]) -> str:
-    return f"Type more of it: {', '.join(ids[-5:])}{', …' if len(ids) > 5 else ''}"
 
 
 def _listing_hint(root: Path) -> str:
