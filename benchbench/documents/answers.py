@@ -52,7 +52,7 @@ def answer(verdict: WorkVerdict) -> Cell:
     remaining = _slower(verdict, slower, verdict.undecided)
     if verdict.standing is Standing.TIED:
         tied = [rival for rival in verdict.compared_rivals if not rival.is_slower]
-        names = _listed([verdict.name_of(verdict.fastest), *_distinct_names(verdict, tied)])
+        names = listed([verdict.name_of(verdict.fastest), *_distinct_names(verdict, tied)])
         return Cell((f"{names} are within {EQUIVALENCE:.0%}{remaining}",))
     return Cell((_candidates(verdict) + remaining,), Tone.WARNING)
 
@@ -70,7 +70,7 @@ def _candidates(verdict: WorkVerdict) -> str:
     """`torch or openvino (torch ahead by 1.02×, at most 1.07×)`."""
     assert verdict.fastest
     leader, undecided = verdict.name_of(verdict.fastest), verdict.undecided
-    names = _listed(dict.fromkeys([leader, *_distinct_names(verdict, undecided)]), "or")
+    names = listed(dict.fromkeys([leader, *_distinct_names(verdict, undecided)]), "or")
     ends = [rival.interval for rival in undecided if rival.interval]
     if len(ends) < len(undecided):
         return f"{names} (too few heats)"
@@ -78,9 +78,7 @@ def _candidates(verdict: WorkVerdict) -> str:
     if verdict.is_disturbed:
         return f"{names} ({ahead}, {BESIDE_OTHERS})"
     if doubted := _distinct_names(verdict, [rival for rival in undecided if rival.is_doubted]):
-        return (
-            f"{names} ({ahead}; {_listed(doubted)} may have been slowed by other programs or by warming up)"
-        )
+        return f"{names} ({ahead}; {listed(doubted)} may have been slowed by other programs or by warming up)"
     widest = max(high for _, high in ends)
     is_known = widest <= WIDEST_RATIO * min(low for low, _ in ends)
     return f"{names} ({ahead}{f', at most {_times_text(widest)}' if is_known else ''})"
@@ -100,7 +98,7 @@ def _slower(verdict: WorkVerdict, rivals: Sequence[Rival], named: Sequence[Rival
         return ""
     low, high = _times_text(min(ratios.values())), _times_text(max(ratios.values()))
     amount = low if low == high else f"{low} to {high}"
-    return f"; {_listed(ratios)} {'is' if len(ratios) == 1 else 'are'} {amount} slower"
+    return f"; {listed(ratios)} {'is' if len(ratios) == 1 else 'are'} {amount} slower"
 
 
 def tokens_text(work: Work) -> str:
@@ -136,7 +134,7 @@ def _distinct_names(verdict: WorkVerdict, rivals: Iterable[Rival]) -> list[str]:
     return list(dict.fromkeys(verdict.name_of(rival.contender) for rival in rivals))
 
 
-def _listed(names: Iterable[str], joined_by: str = "and") -> str:
+def listed(names: Iterable[str], joined_by: str = "and") -> str:
     """`a, b and c`."""
     *first, last = names
     return f"{', '.join(first)} {joined_by} {last}" if first else last
@@ -206,13 +204,11 @@ def _coverage_table(rows: Sequence[Row]) -> Table:
         lines.append(
             {"backend": Cell((target,)), "device": Cell((device,))}
             | {
-                str(status): _count_cell(counts[status], STATUS_TONES.get(status, Tone.BAD))
+                str(status): Cell((Number(counts[status]),), STATUS_TONES.get(status, Tone.BAD))
+                if counts[status]
+                else Cell()
                 for status in statuses
             }
             | {"reasons for missing results": Cell(("; ".join(reasons_text),)) if reasons_text else Cell()}
         )
     return table(lines, title=COVERAGE)
-
-
-def _count_cell(count: int, tone: Tone) -> Cell:
-    return Cell((Number(count),), tone) if count else Cell()

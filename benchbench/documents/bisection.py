@@ -26,7 +26,7 @@ def bisection_document(bisection: Bisection, results_option: str = "") -> Docume
     return Document(
         name="bisection",
         title=f"Bisection {bisection.id}",
-        answer=(Cell((answer(bisection),), _tone(bisection)),),
+        answer=(Cell((answer(bisection),), Tone.WARNING if bisection.result.exit_code else Tone.PLAIN),),
         facts=(
             f"bisection {bisection.id}: {row}; {count_of(bisection.result.pairs, 'pair')}",
             f"{bisection.case}; {bisection.metric.name}, {bisection.metric.better} is better; {limits}",
@@ -60,10 +60,6 @@ def answer(bisection: Bisection) -> str:
     if result.span.first < result.span.last:
         return f"{_span_text(bisection, result.span)} {step}; the versions in between cannot be measured"
     return f"{_version_text(bisection.versions[result.span.last])} {step}, confirmed beside it"
-
-
-def _tone(bisection: Bisection) -> Tone:
-    return Tone.WARNING if bisection.result.exit_code else Tone.PLAIN
 
 
 def _version_text(version: Version) -> str:

@@ -138,7 +138,7 @@ def _notes(comparison: HardwareComparison) -> Iterator[str]:
         yield NOTHING
     if single := len(comparison.choices) - len(contested_works(comparison)):
         yield f"{count_of(single, 'work')} not shown, done on one hardware only: accelbench report"
-    if any(_is_undecided(choice.rankings[aim]) for choice in comparison.choices for aim in Aim):
+    if any(ranking.best is None for aim in Aim for ranking in _contested_rankings(comparison, aim)):
         yield UNSURE
     if _hardware_with_few_days(comparison) and comparison.assumed != ASSUMED_DEDICATED:
         dedicated = fmt.limit(ASSUMED_DEDICATED)
@@ -155,11 +155,6 @@ def _contested_rankings(comparison: HardwareComparison, aim: Aim) -> list[Rankin
     """Rankings with at least two contenders."""
     rankings = [choice.rankings[aim] for choice in comparison.choices]
     return [ranking for ranking in rankings if len(ranking.contenders) > 1]
-
-
-def _is_undecided(ranking: Ranking) -> bool:
-    """True if several contenders may be the best."""
-    return len(ranking.contenders) > 1 and ranking.best is None
 
 
 def _conclusions(comparison: HardwareComparison) -> Iterator[Cell]:
@@ -309,7 +304,9 @@ def work_title(choice: WorkChoice) -> str:
 
 def _choice_row(choice: WorkChoice, hardware: Hardware, currency: str) -> tuple[Cell, ...]:
     fastest = choice.rankings[Aim.FASTEST].of_hardware(hardware)
-    cells: list[Cell] = [Cell((hardware.label,)), Cell((", ".join(_best_in(choice, hardware)),))]
+    marks = {aim: title_mark(choice.rankings[aim], hardware) for aim in Aim}
+    best_in = ", ".join(f"{aim}{mark}" for aim, mark in marks.items() if mark is not None)
+    cells: list[Cell] = [Cell((hardware.label,)), Cell((best_in,))]
     for aim in (Aim.FASTEST, Aim.CHEAPEST, Aim.FRUGAL):
         ranking = choice.rankings[aim]
         contender = ranking.of_hardware(hardware)
@@ -317,11 +314,6 @@ def _choice_row(choice: WorkChoice, hardware: Hardware, currency: str) -> tuple[
         cells += [_rate_cell(contender, fastest, unit), *_ratio_cells(contender, ranking)]
     by = fastest.configuration if fastest else ""
     return (*cells, Cell((by,)), Cell((extent_text(choice.sample_sizes[hardware]),)))
-
-
-def _best_in(choice: WorkChoice, hardware: Hardware) -> list[str]:
-    """Aims in which the hardware is best, such as `fastest`, or `fastest?` if it may be."""
-    return [f"{aim}{mark}" for aim in Aim if (mark := title_mark(choice.rankings[aim], hardware)) is not None]
 
 
 def title_mark(ranking: Ranking, hardware: Hardware) -> str | None:
@@ -395,7 +387,11 @@ def price_plots(comparison: HardwareComparison) -> tuple[Plot, ...]:
     """The plot `pareto`; it has no panels without prices."""
     currency = comparison.prices.currency if comparison.prices else ""
     several = len(comparison.overall) > 1
-    overall = [_overall_panel(comparison.overall, comparison.common_works, currency)] if several else []
+    common = comparison.common_works
+    works = "the one work" if common == 1 else f"the geometric mean of {common} works"
+    title = f"{works} that all did, relative to the fastest"
+    fastest = min((offer.amount.mid for offer in comparison.overall), default=0.0)
+    overall = [_price_panel(title, comparison.overall, currency, "×", -fastest)] if several else []
     single = [
         _price_panel(work_title(choice), priced, currency, f"{choice.item}/s")
         for choice in comparison.choices
@@ -411,13 +407,6 @@ def price_plots(comparison: HardwareComparison) -> tuple[Plot, ...]:
             panels=(*overall, *single),
         )
     )
-
-
-def _overall_panel(offers: Sequence[Offer], common: int, currency: str) -> PricePanel:
-    """Panel over all common works, relative to the fastest hardware."""
-    fastest = min(offer.amount.mid for offer in offers)
-    works = "the one work" if common == 1 else f"the geometric mean of {common} works"
-    return _price_panel(f"{works} that all did, relative to the fastest", offers, currency, "×", -fastest)
 
 
 def _price_panel(

@@ -124,7 +124,9 @@ def _trend_table(trend: Trend, short_name: str, span: float, shared: Shared) -> 
     points, details = trend.points, f"{trend.metric.name}, {_count_text(trend)}"
     spark = sparkline([point.value for point in points], span) if points else ""
     ends = (
-        _ends_text([_value_text(trend, point) for point in points], " → ") if points else "no run has a value"
+        _ends_text([fmt.quantity(point.value, trend.metric.unit) for point in points], " → ")
+        if points
+        else "no run has a value"
     )
     untagged = f"left out: {fmt.count_of(len(trend.untagged), 'run')} without the tag {trend.by}"
     return table(
@@ -192,10 +194,6 @@ def _count_text(trend: Trend) -> str:
         return f"{runs}{without}"
     values = len({point.tag for point in all_points})
     return f"{fmt.count_of(values, 'value')} of {trend.by} in {runs}{without}"
-
-
-def _value_text(trend: Trend, point: Point) -> str:
-    return fmt.quantity(point.value, trend.metric.unit)
 
 
 def sparkline(values: Sequence[float], span: float = 0.0) -> str:

@@ -106,7 +106,7 @@ def report_document(
         title=f"Run {run.info.id}",
         summary_line="" if answer else _summary_without_rivals(visible_rows),
         answer=tuple(answer),
-        cautions=tuple(_cautions(view, results_option)),
+        cautions=(*_interruption_notes(run, results_option), *_disturbances(view)),
         overview=overview(judged_works, rows, answer),
         facts=tuple(_facts(view, results_option)),
         tables=tables,
@@ -173,7 +173,13 @@ def _facts(view: RunView, results_option: str) -> list[str]:
     statuses = Counter(row.status for row in rows)
     devices = {f"device {row.case.device}: {row.device_name}" for row in rows if row.device_name}
     suites = dict.fromkeys(row.case.suite for row in rows)
-    prices = {_price_text(row) for row in rows if row.price.price_per_hour is not None}
+    prices = {
+        f"price: {row.price.price_per_hour:g} {row.price.currency} an hour "
+        f"of {row.device_name or row.case.device}"
+        for row in rows
+        if row.price.price_per_hour is not None
+    }
+    variables = " ".join(f"{name}={value}" for name, value in (info.variables or {}).items())
     return [
         f"run {info.id}, {info.started}, accelbench {info.version}",
         *_interruption_notes(run, results_option),
@@ -181,18 +187,13 @@ def _facts(view: RunView, results_option: str) -> list[str]:
         f"machine: {machine.cpu}, {_threads_text(info)}, {machine.os}",
         *sorted(devices - {f"device cpu: {machine.cpu}"}),
         *_backend_facts(rows),
-        *_variable_facts(info),
+        *([f"variables: {variables}"] if variables else []),
         f"suites: {', '.join(suites) or 'none'}; policy {info.policy.name}: {policy_text(info.policy)}",
         f"cases: {', '.join(f'{n} {status}' for status, n in statuses.items()) or 'none'}",
         "latency ± its 95 % interval over processes, the wider side; FLOP/s counts 2 per multiply-add",
         *sorted(prices),
         *_disturbances(view),
     ]
-
-
-def _cautions(view: RunView, results_option: str) -> list[str]:
-    """Facts that cast doubt on all numbers."""
-    return [*_interruption_notes(view.run, results_option), *_disturbances(view)]
 
 
 def _disturbances(view: RunView) -> list[str]:
@@ -268,17 +269,6 @@ def _threads_text(info: RunInfo) -> str:
     used, usable, quota = info.settings.threads, info.machine.threads, info.machine.cpu_quota
     threads = count_of(usable, "thread") if used == usable else f"{used} of {count_of(usable, 'thread')}"
     return threads if quota is None else f"{threads} under a quota of {quota:g} CPUs"
-
-
-def _variable_facts(info: RunInfo) -> list[str]:
-    """Environment variables that affect how frameworks compute."""
-    assignments = [f"{name}={value}" for name, value in (info.variables or {}).items()]
-    return [f"variables: {' '.join(assignments)}"] if assignments else []
-
-
-def _price_text(row: Row) -> str:
-    price = row.price
-    return f"price: {price.price_per_hour:g} {price.currency} an hour of {row.device_name or row.case.device}"
 
 
 def _notes(tables: Iterable[Table], hidden: Iterable[Row]) -> list[str]:

@@ -10,7 +10,7 @@ from itertools import combinations, groupby
 from benchbench.analyse.roofline import Roofs, case_roofs, device_of
 from benchbench.analyse.rows import Row, params_text, unit_of
 from benchbench.analyse.scaling import RunView
-from benchbench.documents.answers import works_summary
+from benchbench.documents.answers import listed, works_summary
 from benchbench.documents.document import (
     Bars,
     Panel,
@@ -176,7 +176,7 @@ def _knees_text(sweeps: Sequence[Sweep]) -> str:
     labels_by_stop: dict[tuple[float, str], list[str]] = {}
     for sweep in long:
         labels_by_stop.setdefault(_stop_text(sweep), []).append(sweep.label)
-    stops = [f"{where} for {_listing(names)}" for (_, where), names in sorted(labels_by_stop.items())]
+    stops = [f"{where} for {listed(names)}" for (_, where), names in sorted(labels_by_stop.items())]
     fallen: dict[float, list[str]] = {}
     for sweep in long:
         ratio = sweep.points[-1].value / max(point.value for point in sweep.points)
@@ -194,10 +194,6 @@ def _stop_text(sweep: Sweep) -> tuple[float, str]:
     *_, before, last = sweep.points
     may_be_smaller = _may_reach(before, last.value)
     return last.size, f"at {last.size:,.0f} or beyond" if may_be_smaller else f"beyond {last.size:,.0f}"
-
-
-def _listing(names: Sequence[str]) -> str:
-    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
 CEILINGS, DATASHEET = "ceilings measured here", "datasheet"

@@ -502,17 +502,13 @@ def by_threads(works: Sequence[Work], view: RunView) -> list[tuple[str, WorkVerd
     to_contender = _contender_function(view)
     groups: dict[str, dict[str, Contender]] = {}
     for work in works:
-        for row, name in zip(work.rows, _names_without_threads(work), strict=True):
+        same_device = len({row.case.device for row in work.rows}) == 1
+        for row in work.rows:
             if row.case.threads and (contender := to_contender(row)):
+                name = _alternative_name(row.case, THREADS, same_device, False)
                 groups.setdefault(f"{work.short_title}, {name}", {})[row.case.id] = contender
     compared = {name: list(group.values()) for name, group in groups.items() if len(group) > 1}
     return list(zip(compared, judge_works(list(compared.values()), view.run.info.policy), strict=True))
-
-
-def _names_without_threads(work: Work) -> list[str]:
-    """Name of each row of the work, without its number of threads."""
-    same_device = len({row.case.device for row in work.rows}) == 1
-    return [_alternative_name(row.case, THREADS, same_device, False) for row in work.rows]
 
 
 def ratios_to_base(
@@ -552,7 +548,8 @@ def works(rows: Sequence[Row], by: str = "") -> list[Work]:
         rows_by_work.setdefault(work_key(row.case, by), []).append(row)
     cases = [group[0].case for group in rows_by_work.values()]
     varying = varying_params((case.workload, _other_params(case, by)) for case in cases)
-    one_mode = _has_one_mode(rows)
+    modes = {(row.case.target, row.case.mode) for row in rows}
+    one_mode = len(modes) == len({target for target, _ in modes})
     return [_build_work(group, by, varying, one_mode) for group in rows_by_work.values()]
 
 
@@ -581,11 +578,6 @@ def value_text(by: str, value: str) -> str:
 
 def _other_params(case: Case, by: str) -> dict[str, Scalar]:
     return {name: value for name, value in case.params.items() if name != by}
-
-
-def _has_one_mode(rows: Iterable[Row]) -> bool:
-    """True if each target has only one mode."""
-    return len({(row.case.target, row.case.mode) for row in rows}) == len({row.case.target for row in rows})
 
 
 def _build_work(group: Sequence[Row], by: str, varying: VaryingParams, one_mode: bool) -> Work:

@@ -62,13 +62,10 @@ def svg(document: Document) -> dict[str, bytes]:
 
 def _pictures(document: Document, extension: str) -> dict[str, bytes]:
     """Draw a file per plot in a format of matplotlib. Empty plots are drawn only if all are empty."""
-    plots = [plot for plot in document.plots() if plot.panels] or document.plots()
-    return {f"{plot.name}.{extension}": _picture(plot, extension) for plot in plots}
-
-
-def _picture(plot: Plot, extension: str) -> bytes:
+    all_plots = document.plots()
+    plots = [plot for plot in all_plots if plot.panels] or all_plots
     with _style():
-        return _saved(_figure(plot), extension)
+        return {f"{plot.name}.{extension}": _saved(_figure(plot), extension) for plot in plots}
 
 
 def figure_of(plot: Plot) -> Figure:
