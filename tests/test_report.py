@@ -23,7 +23,6 @@ from tests.factories import (
     a_case,
     a_cost,
     a_failure,
-    a_hostile_run,
     a_left_out,
     a_measurement,
     a_record,
@@ -598,14 +597,6 @@ def test_an_empty_plan_still_has_a_report() -> None:
 
     assert report.tables == ()
     assert len(report.notes) == 1
-
-
-HOSTILE = "\x1b[31m\u202e\n"
-
-
-@pytest.mark.parametrize("name", ["terminal", "markdown", "csv"])
-def test_x4_tables_contain_no_control_characters(name: str) -> None:
-    assert not set(rendered(report_document(a_hostile_run(HOSTILE)), name)) & {"\x1b", "\u202e"}
 
 
 def test_the_head_shows_the_number_of_used_threads() -> None:
