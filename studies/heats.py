@@ -16,6 +16,7 @@ import json
 import math
 import os
 import random
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,18 +29,21 @@ from time import perf_counter
 import benchbench
 from benchbench.analyse.doubts import log_ratio, timed_process
 from benchbench.judging.ranking import Standing, judge_records
-from benchbench.machine.environment import machine
+from benchbench.launch.local import RunScratch
+from benchbench.machine.environment import machine, usable_threads
 from benchbench.machine.sampler import watch_neighbours
 from benchbench.model.case import Case
+from benchbench.model.device import Target
 from benchbench.model.measurement import Measurement
 from benchbench.model.options import MeasureOptions
+from benchbench.model.run import Settings
 from benchbench.running.heat import Recorder, measure_heat
 from benchbench.running.measure import Side, measuring
 from benchbench.running.observer import RunObserver
 from benchbench.running.request import request_on_targets
 from benchbench.stats import t_quantile
-from studies.recorded import called, place
 
+ROOT = Path(__file__).parents[1]
 WORKS = ("gemm", "conv2d", "attention", "resnet50_infer", "convnet_train")
 REFERENCE = "torch"  # the engine of the bare loop, and of each ratio
 TWINS = ("torch", "jax", "onnxruntime")
@@ -110,7 +114,19 @@ def _heat(recorder: Recorder, cases: Sequence[Case], number: int, seed: int) -> 
 def bare_loop(case: Case) -> float:
     """Median seconds of the case's step in a loop, in a fresh process."""
     command = [sys.executable, "-m", "studies.heats", "loop", json.dumps(asdict(case))]
-    return float(called(command, place()))
+    output = subprocess.run(
+        command, env=worker_environment(), check=True, stdout=subprocess.PIPE, text=True
+    ).stdout
+    return float(output)
+
+
+def worker_environment() -> dict[str, str]:
+    """The environment that accelbench gives its workers: the same threads and allocator."""
+    scratch = RunScratch()
+    target = Target(name="torch", backend="torch", python=sys.executable)
+    variables = scratch.environment(target, Settings(threads=usable_threads()))
+    scratch.close()
+    return {**variables, "PYTHONPATH": str(ROOT)}
 
 
 def loop(case_json: str) -> float:

@@ -1,7 +1,4 @@
-"""Accuracy of measurements, row by row, on scripted clocks and seeded series.
-
-`python -m studies.spin_comparison` measures rows 2 and 4 on a real clock.
-"""
+"""Accuracy of measurements, row by row, on scripted clocks and seeded series."""
 
 import math
 from collections.abc import Callable, Sequence
