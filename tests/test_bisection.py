@@ -31,7 +31,7 @@ from benchbench.judging.bisection import (
     next_pair_or_result,
     shortest_span,
 )
-from studies.bisections import Scene, is_right, scenes, search, searched
+from studies.bisections import is_right, scenes, search, searched
 
 SEEDS = 100
 STEP = math.log(1.05)
@@ -77,15 +77,6 @@ def test_equal_versions_have_no_difference(versions: int) -> None:
     ends = Counter(searched(scene, seed).end for seed, scene in enumerate(scenes(versions, (), 0.02, SEEDS)))
     assert ends[SearchEnd.NO_DIFFERENCE] >= 95
     assert ends[SearchEnd.NAMED] == 0
-
-
-@pytest.mark.real
-def test_a_step_among_versions_that_cannot_be_drawn_pairs_is_given_as_their_range() -> None:
-    for seed in range(20):
-        at = 5 + seed
-        scene = Scene(versions=32, steps={at: 0.08}, deviation=0.02, skipped={at - 2, at - 1})
-        result = searched(scene, seed)
-        assert span_of(result) == (SearchEnd.NAMED, at - 2, at)
 
 
 @pytest.mark.real

@@ -6,12 +6,11 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
@@ -785,28 +784,6 @@ def test_days_begin_with_a_session(started: list[str], days: list[int]) -> None:
     assert days_of(started) == days
 
 
-def test_a_run_every_55_minutes_for_three_days_covers_four_days() -> None:
-    begin = datetime(2026, 1, 1, tzinfo=UTC)
-    started = [(begin + timedelta(minutes=55 * number)).isoformat() for number in range(79)]
-    assert len(set(days_of(started))) == 4
-
-
-@given(times, st.floats(1e-3, 1e3))
-@settings(max_examples=30)
-def test_the_unit_of_time_does_not_matter(new: list[float], factor: float) -> None:
-    def found(scale: float) -> CaseFinding:
-        sessions = [
-            a_digest([(a_case(), [scale * v for v in times_of(factor)])], started=f"2026-01-0{day}")
-            for day, factor in enumerate(WEATHER, start=1)
-        ]
-        return only(decide(sessions, a_digest([(a_case(), [scale * v for v in new])]), ONE_STAGE))
-
-    plain, scaled = found(1.0), found(factor)
-    assume(abs(abs(math.log(first(plain).ratio)) - math.log1p(plain.threshold)) > 1e-9)
-    assert first(scaled).ratio == pytest.approx(first(plain).ratio)
-    assert scaled.verdict is plain.verdict
-
-
 # Output
 
 
@@ -914,26 +891,6 @@ could have detected, 4 times in 5: a change of 5.09 % in the median case, of 105
 """)  # noqa: E501
 
 
-def test_markdown_has_the_conclusion_first() -> None:
-    gate = Gate(name="main", result=every_verdict())
-    title, _, *lines = shown_as("markdown", gate).splitlines()
-    assert (title, lines[0]) == snapshot(
-        (
-            "## Check against main",
-            "- INCOMPLETE: gemm(kind=gone)/float32/eager@\u200btorch:cpu: in the baseline, but not in the plan of the run",  # noqa: E501
-        )
-    )
-    header, _, together, slower, *rows = [line for line in lines if line.startswith("|")]
-    assert len(rows) == len(Verdict) - 1
-    assert [header, together, slower] == snapshot(
-        [
-            "| verdict | case | ratio [95 %] | ref → new | p | MDE | processes | limit | spread | measured again | notes |",  # noqa: E501
-            "| same | all cases together | 1.000× [0.9916, 1.008] | 1.05 ms → 1.05 ms | 1.000 | 5.32 % | 6 sessions | 5% (default) | 0.303 % |  |  |",  # noqa: E501
-            "| slower | gemm(kind=slower)/float32/eager@\u200btorch:cpu | 1.200× [1.198, 1.202] | 1.00 ms → 1.20 ms | &lt;0.001 | 5.09 % | 3 processes v 6 sessions | 5% (default) | 0.0000000000000397 % | 1.190× [1.188, 1.192]  1.00 ms → 1.19 ms  p &lt;0.001  MDE 5.09 %  3 processes v 6 sessions | suspect: torch 2.13.0 → 2.14.0; less precise than asked (stopped by time) |",  # noqa: E501
-        ]
-    )
-
-
 def test_json_has_both_measurements_the_thresholds_and_the_exit_code() -> None:
     content = json.loads(shown_as("json", Gate(name="main", result=every_verdict())))
     assert content["exit_code"] == 10
@@ -964,14 +921,6 @@ def test_json_has_both_measurements_the_thresholds_and_the_exit_code() -> None:
         assert " ".join(sorted(look)) == snapshot(
             "against degrees family high in_turn low mde new p p_holm processes ratio ref"
         )
-
-
-@pytest.mark.parametrize("inconclusive", [None, Inconclusive.PASS])
-def test_an_inconclusive_check_prints_no_pass(inconclusive: Inconclusive | None) -> None:
-    result = decide(a_baseline(factors=[1.0]), a_new(1.0), RULES)
-    text = shown_as("terminal", Gate(name="main", result=result, inconclusive=inconclusive))
-    assert text.startswith("INCONCLUSIVE 1 of 1: gemm(m=64,n=64,k=64)/float32/eager@torch:cpu: ")
-    assert "PASS" not in text
 
 
 def test_the_documented_check_is_current() -> None:

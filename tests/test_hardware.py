@@ -18,8 +18,8 @@ from benchbench import api
 from benchbench.analyse.pricing import Prices
 from benchbench.choosing.choice import (
     Aim,
-    Contender,
     HardwareComparison,
+    RankedHardware,
     compare_hardware,
     dominating_points,
     overall_offers,
@@ -279,7 +279,7 @@ def test_a_wrong_best_is_rarely_claimed() -> None:
     for _ in range(200):
         works = [
             [
-                Contender(
+                RankedHardware(
                     hardware=Hardware(str(number)),
                     configuration="",
                     amount=mean_log([[source.gauss(0, ASSUMED_SHARED)] * 3], ASSUMED_SHARED),

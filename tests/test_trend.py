@@ -23,7 +23,6 @@ from benchbench.documents.history import NOTHING, history_document, largest_chan
 from benchbench.errors import UsageError
 from benchbench.exporters.site import site_files
 from benchbench.exporters.text import csv_file
-from benchbench.judging.change_points import change_points
 from benchbench.judging.comparison import compare_runs
 from benchbench.judging.series import FAILED, UNDECIDED, Trend, shared_changes, trends
 from benchbench.model.case import Verdict
@@ -320,16 +319,6 @@ def test_contended_runs_of_a_tag_do_not_count_beside_others() -> None:
     assert trend.points[0].value == pytest.approx(1e-3, rel=1e-3)
     (trend,) = trends([slow], LATENCY, by="commit")
     assert [(point.runs, bool(point.contended)) for point in trend.points] == [(("run01",), True)]
-
-
-def test_p_values_are_corrected_for_the_number_of_cases() -> None:
-    """With more cases there are more chances, so the p of the same step must be smaller."""
-    source = np.random.default_rng(1)
-    values = np.exp(np.repeat([0.0, 0.05], 5) + source.normal(0, 0.015, 10)).tolist()
-    p = change_points(values).changes[0].p
-    assert 1e-6 < p < 1e-3
-    assert change_points(values, family=int(1e-3 / p) - 1 or 1).changes
-    assert not change_points(values, family=int(1e-3 / p) + 1).changes
 
 
 def test_a_metric_where_more_is_better_reverses_the_direction() -> None:

@@ -46,6 +46,11 @@ class Pool(Protocol):
 Count = Callable[[Cost], int]
 
 
+def pooled_median(values: Sequence[float], _planned: int | None = None, /) -> Value:
+    """Median: for metrics of few processes, or of coarse resolution."""
+    return Value(median(values))
+
+
 def _always_agree(_values: Sequence[float], /) -> str:
     """Disagreement of metrics that always have a pooled value: none."""
     return ""
@@ -61,7 +66,7 @@ class Sampled:
     """
 
     process: Process
-    pool: Pool
+    pool: Pool = pooled_median
     disagreement: Callable[[Sequence[float]], str] = _always_agree
     needs_steady: bool = False
     once_per_run: bool = False
@@ -122,10 +127,10 @@ class Metric:
     name: str
     label: str
     unit: str
-    better: Literal["lower", "higher"]
     meaning: str
-    pooled_by: str  # in words
     source: Sampled | Rate
+    pooled_by: str = "median"  # in words
+    better: Literal["lower", "higher"] = "lower"
     exported: bool = False
 
     def pool(self, values: Sequence[Value], planned: int | None = None) -> Value:
@@ -163,11 +168,6 @@ def geometric_mean(values: Sequence[float], planned: int | None = None, /) -> Va
     interval = headline(values, planned=planned)
     reason = "one process gives no interval" if interval.low is None else ""
     return Value(interval.mid, interval.low, interval.high, reason)
-
-
-def pooled_median(values: Sequence[float], _planned: int | None = None, /) -> Value:
-    """Median: for metrics of few processes, or of coarse resolution."""
-    return Value(median(values))
 
 
 def pooled_maximum(values: Sequence[float], _planned: int | None = None, /) -> Value:
@@ -237,7 +237,6 @@ LATENCY = Metric(
     name="latency_s",
     label="latency",
     unit="s",
-    better="lower",
     meaning="time of a step",
     pooled_by="geometric mean of the processes' medians",
     source=Sampled(process=_latency, pool=geometric_mean, disagreement=disagreement, needs_steady=True),
@@ -247,10 +246,8 @@ ENERGY = Metric(
     name="energy_j",
     label="energy",
     unit="J",
-    better="lower",
     meaning="energy that the device draws for a step",
-    pooled_by="median",
-    source=Sampled(process=_energy, pool=pooled_median),
+    source=Sampled(process=_energy),
     exported=True,
 )
 METRICS = (
@@ -259,39 +256,31 @@ METRICS = (
         name="cold_s",
         label="cold start",
         unit="s",
-        better="lower",
         meaning="time of the first call, its compile cache empty",
-        pooled_by="median",
-        source=Sampled(process=_cold_start, pool=pooled_median, once_per_run=True),
+        source=Sampled(process=_cold_start, once_per_run=True),
         exported=True,
     ),
     Metric(
         name="warm_s",
         label="warm start",
         unit="s",
-        better="lower",
         meaning="time of the first call of a process that finds what an earlier one compiled",
-        pooled_by="median",
-        source=Sampled(process=_warm_start, pool=pooled_median),
+        source=Sampled(process=_warm_start),
         exported=True,
     ),
     Metric(
         name="compilations",
         label="compilations",
         unit="",
-        better="lower",
         meaning="programs that the first call traces and compiles",
-        pooled_by="median",
-        source=Sampled(process=_compilations, pool=pooled_median),
+        source=Sampled(process=_compilations),
     ),
     Metric(
         name="graph_breaks",
         label="graph breaks",
         unit="",
-        better="lower",
         meaning="places where torch.compile went back to Python, in the first call",
-        pooled_by="median",
-        source=Sampled(process=_graph_breaks, pool=pooled_median),
+        source=Sampled(process=_graph_breaks),
     ),
     Metric(
         name="items_per_s",
@@ -334,25 +323,20 @@ METRICS = (
         name="rank_spread",
         label="slowest rank",
         unit="",
-        better="lower",
         meaning="of several ranks, the slowest one's median block over the fastest one's",
-        pooled_by="median",
-        source=Sampled(process=_rank_spread, pool=pooled_median),
+        source=Sampled(process=_rank_spread),
     ),
     Metric(
         name="entry_skew_s",
         label="entry skew",
         unit="s",
-        better="lower",
         meaning="of several ranks, from the first one's entry into a block to the last one's",
-        pooled_by="median",
-        source=Sampled(process=_entry_skew, pool=pooled_median),
+        source=Sampled(process=_entry_skew),
     ),
     Metric(
         name="peak_device_bytes",
         label="peak device memory",
         unit="B",
-        better="lower",
         meaning="most memory held on the device",
         pooled_by="maximum",
         source=Sampled(process=_peak(lambda measured: measured.peak_device), pool=pooled_maximum),
@@ -362,7 +346,6 @@ METRICS = (
         name="peak_host_bytes",
         label="peak host memory",
         unit="B",
-        better="lower",
         meaning="most memory that the process holds while a step runs",
         pooled_by="maximum",
         source=Sampled(process=_peak(lambda measured: measured.peak_host), pool=pooled_maximum),

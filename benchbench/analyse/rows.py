@@ -242,6 +242,7 @@ def _planned_row(context: _Context, case: Case, records: Sequence[Record]) -> Ro
     is_measured = status in MEASURED_STATUSES and not message
     if is_measured and (reason := implausible(case, model, measurements)):
         status, message = Status.IMPLAUSIBLE, reason
+    versions = [process.workload_version for process in measurements]
     row = Row(
         case=case,
         status=status,
@@ -254,15 +255,13 @@ def _planned_row(context: _Context, case: Case, records: Sequence[Record]) -> Ro
         layout=measurements[0].layout if measurements else "",
         relative_error=_relative_error(finished, "not verified" if status in MEASURED_STATUSES else ""),
         error_of_allowed=_error_of_allowed(finished),
-        is_user_model=any(isinstance(process.workload_version, str) for process in measurements),
-        model_kind=next(
-            (kind_of_version(v) for v in (m.workload_version for m in measurements) if isinstance(v, str)), ""
-        ),
+        is_user_model=any(isinstance(version, str) for version in versions),
+        model_kind=next((kind_of_version(version) for version in versions if isinstance(version, str)), ""),
         code=next((process.model.code for process in measurements if process.model), ""),
     )
     if not row.ok:
         return row
-    measured_row = _measured_row(context, row, measurements, context.info.policy.rounds)
+    measured_row = _measured_row(context, row, measurements)
     return replace(measured_row, notes=(*_part_notes(finished), *measured_row.notes))
 
 
@@ -325,7 +324,7 @@ def _error_of_allowed(records: Sequence[Record]) -> Value:
     return finite(max(shares)) if shares else Value(None, reason=NO_ROUNDING_ERROR if measurements else "")
 
 
-def _measured_row(context: _Context, row: Row, measurements: Sequence[Measurement], rounds: int) -> Row:
+def _measured_row(context: _Context, row: Row, measurements: Sequence[Measurement]) -> Row:
     """Row of a case that is ok, with its speed."""
     metrics = metric_values(measurements, context.info.policy.planned)
     latency_s = metrics["latency_s"].value
@@ -340,7 +339,7 @@ def _measured_row(context: _Context, row: Row, measurements: Sequence[Measuremen
         price=case_price(metrics["items_per_s"].value, device, context.prices, row.case.hardware_count),
         shares=shares,
         notes=(
-            *_quality_notes(measurements, rounds),
+            *_quality_notes(measurements, context.info.policy.rounds),
             *side_by_side_notes(shares),
             *launch_notes(measurements),
             *interruption_notes(measurements),

@@ -7,7 +7,7 @@ may be as good, and the offers that no other offer beats in both speed and price
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
@@ -31,7 +31,7 @@ from benchbench.judging.sessions import ASSUMED_DEDICATED, ASSUMED_SHARED
 from benchbench.model.case import Case
 from benchbench.model.run import Run
 from benchbench.stats import Difference, holm, mean
-from benchbench.summaries import RunSummary, summaries
+from benchbench.summaries import RunSummary
 
 Key = TypeVar("Key")
 
@@ -67,13 +67,12 @@ def compare_hardware(
     other programs run on the machines, so that a smaller spread of days is assumed. Raises UsageError if no
     run has the tag.
     """
-    names: list[str] = []
-    evidence = read_evidence(_record_ids(runs, names), cases, by)
+    evidence = read_evidence(runs, cases, by)
     assumed = ASSUMED_DEDICATED if dedicated else ASSUMED_SHARED
     choices = work_choices(evidence.sessions, prices, assumed)
     overall, common = overall_offers(choices, prices)
     return HardwareComparison(
-        runs=tuple(names),
+        runs=evidence.runs,
         evidence=evidence,
         choices=tuple(choices),
         overall=tuple(overall),
@@ -81,13 +80,6 @@ def compare_hardware(
         prices=prices,
         assumed=assumed,
     )
-
-
-def _record_ids(runs: Iterable[Run | RunSummary], names: list[str]) -> Iterator[RunSummary]:
-    """Summaries of the runs; the ids are appended to `names`, since not all runs fit in memory."""
-    for run in summaries(runs):
-        names.append(run.id)
-        yield run
 
 
 class Aim(StrEnum):
@@ -171,9 +163,9 @@ def _group_by(
     return groups
 
 
-def _contenders(sessions: Sequence[CaseSession], metric: Metric, assumed: float) -> list[Contender]:
-    """Contender of each hardware with a value of the metric: its best configuration."""
-    contenders: list[Contender] = []
+def _contenders(sessions: Sequence[CaseSession], metric: Metric, assumed: float) -> list[RankedHardware]:
+    """RankedHardware of each hardware with a value of the metric: its best configuration."""
+    contenders: list[RankedHardware] = []
     for hardware, hardware_sessions in _group_by(sessions, lambda session: session.hardware).items():
         configurations = _group_by(hardware_sessions, lambda session: session.configuration)
         candidates = [
@@ -189,16 +181,16 @@ def _contenders(sessions: Sequence[CaseSession], metric: Metric, assumed: float)
 
 def _contender(
     hardware: Hardware, configuration: str, sessions: Sequence[CaseSession], metric: Metric, assumed: float
-) -> Contender | None:
+) -> RankedHardware | None:
     cost = sessions[0].digest.cost
     days = logs_by_day(sessions, metric)
     if not days or not cost or not cost.items:
         return None
     amount = mean_log(days, assumed).plus(-math.log(cost.items))
-    return Contender(hardware=hardware, configuration=configuration, amount=amount)
+    return RankedHardware(hardware=hardware, configuration=configuration, amount=amount)
 
 
-def _with_price(contenders: Sequence[Contender], prices: Prices | None) -> list[Contender]:
+def _with_price(contenders: Sequence[RankedHardware], prices: Prices | None) -> list[RankedHardware]:
     """Contenders with a price, by money for an item: the price of an hour times the time."""
     return [
         replace(contender, amount=contender.amount.plus(math.log(price / HOUR_S)))
@@ -220,7 +212,7 @@ def _sample_size(sessions: Sequence[CaseSession]) -> SampleSize:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contender:
+class RankedHardware:
     """Hardware in one work, by its best configuration. `amount`: time, money or energy for an item.
 
     `excess`: amount relative to the best, as a logarithm; None for the best. `is_tied`: True if it may be
@@ -238,20 +230,20 @@ class Contender:
 class Ranking:
     """Contenders of one work, best first."""
 
-    contenders: tuple[Contender, ...]
+    contenders: tuple[RankedHardware, ...]
 
     @cached_property
-    def best(self) -> Contender | None:
+    def best(self) -> RankedHardware | None:
         """Best contender; None if there is no other, or if another may be as good."""
         others = self.contenders[1:]
         return self.contenders[0] if others and not any(other.is_tied for other in others) else None
 
-    def of_hardware(self, hardware: Hardware) -> Contender | None:
-        """Contender of this hardware; None if it was not measured."""
+    def of_hardware(self, hardware: Hardware) -> RankedHardware | None:
+        """RankedHardware of this hardware; None if it was not measured."""
         return next((contender for contender in self.contenders if contender.hardware == hardware), None)
 
 
-def rank_works(works: Sequence[Sequence[Contender]]) -> list[Ranking]:
+def rank_works(works: Sequence[Sequence[RankedHardware]]) -> list[Ranking]:
     """A ranking for each work, with an error of 0.05 over all works together.
 
     The best of a work is claimed only if every other contender is significantly worse, two-sided
@@ -267,14 +259,14 @@ def rank_works(works: Sequence[Sequence[Contender]]) -> list[Ranking]:
     return [Ranking(tuple(_mark_tie(contender, level) for contender in ranked)) for ranked in ordered]
 
 
-def _rank(contenders: Sequence[Contender]) -> list[Contender]:
+def _rank(contenders: Sequence[RankedHardware]) -> list[RankedHardware]:
     ranked = sorted(contenders, key=lambda contender: (contender.amount.mid, contender.hardware))
     return ranked[:1] + [
         replace(contender, excess=gap(ranked[0].amount, contender.amount)) for contender in ranked[1:]
     ]
 
 
-def _mark_tie(contender: Contender, level: float) -> Contender:
+def _mark_tie(contender: RankedHardware, level: float) -> RankedHardware:
     if contender.excess is None:
         return contender
     return replace(contender, is_tied=contender.excess.p_either() >= level)

@@ -92,9 +92,10 @@ class CaseSession:
 class Evidence:
     """Measurements that count in a comparison of hardware.
 
-    `left_out`: reason for leaving out others → number of cases, summed over runs.
+    `runs`: ids of all runs. `left_out`: reason for leaving out others → number of cases, summed over runs.
     """
 
+    runs: tuple[str, ...]
     sessions: tuple[CaseSession, ...]
     left_out: Mapping[str, int]
 
@@ -110,8 +111,10 @@ def read_evidence(
     workload version of the newest run. Raises UsageError if no run has the tag.
     """
     run_evidence: list[_RunEvidence] = []
+    names: list[str] = []
     tags: set[str] = set()
     for run in summaries(runs):
+        names.append(run.id)
         if not run.is_half:
             tags |= run.tags.keys()
             run_evidence.append(_run_evidence(run, by or MACHINE_TAG))
@@ -122,7 +125,8 @@ def read_evidence(
     for evidence in run_evidence:
         left_out.update(reason for case, reason in evidence.left_out if matches_patterns(case, cases))
         measured += [session for session in evidence.sessions if matches_patterns(session.case.id, cases)]
-    return Evidence(sessions=tuple(_newest_versions(measured, left_out)), left_out=dict(left_out))
+    newest = tuple(_newest_versions(measured, left_out))
+    return Evidence(runs=tuple(names), sessions=newest, left_out=dict(left_out))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from benchbench import format as fmt
 from benchbench.analyse.rows import params_text
 from benchbench.choosing.choice import (
     Aim,
-    Contender,
     HardwareComparison,
     Offer,
+    RankedHardware,
     Ranking,
     SampleSize,
     WorkChoice,
@@ -327,7 +327,7 @@ def title_mark(ranking: Ranking, hardware: Hardware) -> str | None:
     return "?" if contender and (contender is best or contender.is_tied) else None
 
 
-def _rate_cell(contender: Contender | None, fastest: Contender | None, unit: str) -> Cell:
+def _rate_cell(contender: RankedHardware | None, fastest: RankedHardware | None, unit: str) -> Cell:
     """Rate of a contender; a footnote names the configuration if it is not the fastest one."""
     if contender is None:
         return Cell()
@@ -336,7 +336,7 @@ def _rate_cell(contender: Contender | None, fastest: Contender | None, unit: str
     return Cell((Number(rate, unit),), footnotes=(f"by {contender.configuration}",) if differs else ())
 
 
-def _ratio_cells(contender: Contender | None, ranking: Ranking) -> tuple[Cell, Cell]:
+def _ratio_cells(contender: RankedHardware | None, ranking: Ranking) -> tuple[Cell, Cell]:
     """Ratio of the rate to the best rate, and half the width of its interval."""
     if contender is None or len(ranking.contenders) < 2:
         return Cell(), Cell()

@@ -123,9 +123,7 @@ def pair_interleaved(ref: CaseDigest, new: CaseDigest, metric: Metric) -> Pair:
     has_doubts = bool(ref.doubts and new.doubts)
     may_be_explained = not has_doubts or max(fair.other_excess, fair.reference_excess) > NEGLIGIBLE_EXCESS
     may_be_explained = may_be_explained and not (has_doubts and is_beyond_doubt(fair))
-    disagreement = _of_sides(ref.disagreement(metric), new.disagreement(metric))
-    unsteadiness = _of_sides(ref.unsteadiness(metric), new.unsteadiness(metric))
-    disturbance = _of_sides(ref.disturbance(metric), new.disturbance(metric))
+    disagreement, unsteadiness, disturbance = _obstacles(ref, new, metric)
     verdict, reason = (
         incomparable([side.incomparable for side in (ref, new) if side.incomparable])
         or ((Verdict.NEW, ref.absent) if new.skipped_for_partner else None)
@@ -137,17 +135,14 @@ def pair_interleaved(ref: CaseDigest, new: CaseDigest, metric: Metric) -> Pair:
         or (None, "")
     )
     ref_logs_by_round = dict(ref.logs_by_round(metric))
+    ref_logs = [ref_logs_by_round[number] for number in fair.rounds]
+    new_logs = [log + change for log, change in zip(ref_logs, fair.changes, strict=True)]
     return Pair(
         case=_pair_id(ref, new),
         ref=ref,
         new=new,
-        ref_logs=(ref_logs := [ref_logs_by_round[number] for number in fair.rounds]),
-        new_logs=(
-            new_logs := [
-                ref_logs_by_round[number] + change
-                for number, change in zip(fair.rounds, fair.changes, strict=True)
-            ]
-        ),
+        ref_logs=ref_logs,
+        new_logs=new_logs,
         verdict=verdict,
         reason=reason,
         planned_logs=(ref_logs, new_logs),
@@ -229,9 +224,7 @@ def _pair(
     ref_logs, new_logs = _first_rounds(*all_logs, policies)
     planned_rounds = (policies[0].planned, policies[1].planned)
     mismatches = [*mismatches, *case_mismatches(ref, new)]
-    disagreement = _of_sides(ref.disagreement(metric), new.disagreement(metric))
-    unsteadiness = _of_sides(ref.unsteadiness(metric), new.unsteadiness(metric))
-    disturbance = _of_sides(ref.disturbance(metric), new.disturbance(metric))
+    disagreement, unsteadiness, disturbance = _obstacles(ref, new, metric)
     verdict, reason = (
         _absence(ref, new)
         or incomparable(mismatches)
@@ -305,6 +298,15 @@ def _too_few_processes(ref: int, new: int, metric: Metric) -> tuple[Verdict, str
 def insufficient(reason: str) -> tuple[Verdict, str] | None:
     """Verdict from the reason why processes cannot be used; None without a reason."""
     return (Verdict.INSUFFICIENT, reason) if reason else None
+
+
+def _obstacles(ref: CaseDigest, new: CaseDigest, metric: Metric) -> tuple[str, str, str]:
+    """Disagreement, unsteadiness and disturbance of either side."""
+    return (
+        _of_sides(ref.disagreement(metric), new.disagreement(metric)),
+        _of_sides(ref.unsteadiness(metric), new.unsteadiness(metric)),
+        _of_sides(ref.disturbance(metric), new.disturbance(metric)),
+    )
 
 
 def _of_sides(ref: str, new: str) -> str:
