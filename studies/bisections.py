@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import sys
 from collections import Counter
-from collections.abc import Callable, Set
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,13 +38,12 @@ class Scene:
     versions: int
     steps: dict[int, float]
     deviation: float
-    skipped: Set[int] = frozenset()
 
     def level(self, version: int) -> float:
         """The logarithm of what a version takes."""
         return math.fsum(math.log1p(step) for at, step in self.steps.items() if at <= version)
 
-    def measure(self, source: np.random.Generator) -> Callable[[NextPair], float | None]:
+    def measure(self, source: np.random.Generator) -> Callable[[NextPair], float]:
         """What a pair of processes shows."""
 
         def process(version: int) -> float:
@@ -52,9 +51,7 @@ class Scene:
             met = DISTURBANCE * abs(source.standard_normal()) if source.random() < DISTURBED else 0.0
             return self.level(version) + own + met
 
-        def pair(wanted: NextPair) -> float | None:
-            if wanted.version in self.skipped:
-                return None
+        def pair(wanted: NextPair) -> float:
             return process(wanted.version) - process(wanted.beside)
 
         return pair
