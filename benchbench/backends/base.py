@@ -444,6 +444,11 @@ class Backend(ABC):
     virtual: ClassVar[bool] = False  # True: time is simulated; selected only by name
 
     @classmethod
+    def name(cls) -> str:
+        """Name of the entry, which is that of its file."""
+        return cls.__module__.rpartition(".")[2]
+
+    @classmethod
     def remedy(cls) -> str:
         """Command that installs a missing framework."""
         return install_line(cls.extra)

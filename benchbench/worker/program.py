@@ -71,7 +71,9 @@ class Runner:
 def build(
     backend: Backend, session: Session, workload: Workload, dtype: Dtype, cache: Cache = Cache.HOT
 ) -> Runner:
-    """Build and compile the workload's program in the session's mode."""
+    """Build and compile the workload's program in the session's mode. Raises Unsupported."""
+    if reason := workload.lacks(backend.name(), dtype):
+        raise Unsupported(reason)
     arrays = workload.arrays(Draw(dtype, standard=normal_source(backend, workload)))
     program = backend.program(session, workload, arrays)
     inputs, note = rotate_inputs(

@@ -131,21 +131,6 @@ class Collective(BetweenRanks):
 AXIS = "devices"  # of a mesh
 
 
-def over_mesh(context: DeviceContext, rows: Array, collective: Callable[[Any, str], Any]) -> Program:
-    """Program in JAX that applies `collective(row, axis)` to each device's row, under jax.shard_map."""
-    import jax
-
-    x = context.put_on_devices(rows)
-    mesh, spec = x.sharding.mesh, x.sharding.spec
-    (axis,) = mesh.axis_names
-
-    def apply_to_row(local: Any) -> Any:
-        return collective(local[0], axis)[None]
-
-    step = jax.shard_map(apply_to_row, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
-    return Program(step, (x,))
-
-
 def in_replicas(context: DeviceContext, rows: Array, collective: Callable[[Any, Any], Any]) -> Program:
     """Program in TensorFlow that applies `collective(replica context, row)` in each mirrored replica."""
     import tensorflow as tf
@@ -157,16 +142,6 @@ def in_replicas(context: DeviceContext, rows: Array, collective: Callable[[Any, 
 
     def step(x: Any) -> Any:
         return strategy.run(apply_to_row, args=(x,))
-
-    return Program(step, (context.put_on_devices(rows),))
-
-
-def sharded(context: DeviceContext, rows: Array, compute: Callable[[Any], Any]) -> Program:
-    """Program in torch_xla (SPMD): `compute(all rows)` returns a row per device. XLA inserts collectives."""
-    devices = context.world.devices
-
-    def step(x: Any) -> Any:
-        return shard_rows(compute(x), devices)
 
     return Program(step, (context.put_on_devices(rows),))
 

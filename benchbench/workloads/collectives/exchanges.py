@@ -9,18 +9,11 @@ from time import perf_counter, sleep
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from benchbench.arrays import Array, Floats, Indices
-from benchbench.errors import Unsupported, UsageError
+from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
 from benchbench.model.placement import LINK, World
-from benchbench.workloads._collective import (
-    OF_TENSORFLOW,
-    BetweenRanks,
-    Collective,
-    in_replicas,
-    over_mesh,
-    sharded,
-)
+from benchbench.workloads._collective import OF_TENSORFLOW, BetweenRanks, Collective, in_replicas, shard_rows
 from benchbench.workloads.base import Program
 
 if TYPE_CHECKING:
@@ -29,11 +22,61 @@ if TYPE_CHECKING:
 RING, PAIR = "ring", "pair"
 
 
-NO_BFLOAT16 = "TensorFlow gathers no bfloat16"
+class _Exchange(Collective):
+    """Base of collectives in torch and JAX."""
+
+    @abstractmethod
+    def elements(self, rows: Array, index: Indices) -> Any:
+        """Elements of the ranks' results at `index`; `rows` has the ranks' arrays. Sums are in float64."""
+
+    def reference(self, arrays: Arrays, index: Indices) -> Floats:
+        import numpy as np
+
+        return np.asarray(self.elements(self.stacked(arrays), index), float)
+
+    @abstractmethod
+    def exchange(self, x: Any, result: Any) -> Callable[[Any], Any]:
+        """Step of a rank with torch.distributed, from its array. It may write to `result`."""
+
+    def buffer(self, x: Any) -> Any:
+        """Memory for a rank's result; None if the result replaces the rank's array `x`."""
+        return x.new_empty(self.received)
+
+    @abstractmethod
+    def spmd(self, x: Any) -> Any:
+        """All ranks' results from all ranks' arrays, by operations of torch."""
+
+    @abstractmethod
+    def lax(self, own: Any, axis: str) -> Any:
+        """A rank's result in JAX. `axis`: name of the axis of devices."""
+
+    def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
+        """`exchange` if there is a process for each rank, otherwise `spmd` in torch_xla."""
+        if context.world.processes == 1:
+            rows, devices = context.put_on_devices(self.stacked(arrays)), context.world.devices
+            return Program(lambda x: shard_rows(self.spmd(x), devices), (rows,))
+        x = context.put(self.own(arrays))
+        result = self.buffer(x)
+        step = self.exchange(x, result)
+        return Program(step, (x,), captured=() if result is None else (result,), compiles=False)
+
+    def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
+        """`lax` of each device's row, under jax.shard_map."""
+        import jax
+
+        rows = context.put_on_devices(self.stacked(arrays))
+        mesh, spec = rows.sharding.mesh, rows.sharding.spec
+        (axis,) = mesh.axis_names
+
+        def exchange_row(row: Any) -> Any:
+            return self.lax(row[0], axis)[None]
+
+        step = jax.shard_map(exchange_row, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+        return Program(step, (rows,))
 
 
 @dataclass(frozen=True)
-class AllReduce(Collective):
+class AllReduce(_Exchange):
     """The sum of the ranks' arrays, in every rank; `in_place`: it replaces the rank's own array.
 
     Data-parallel training sums gradients so. In place, each step sums the results of the step before: values
@@ -44,6 +87,7 @@ class AllReduce(Collective):
 
     summary = "sum of an array over ranks, in every rank"
     added = frozenset({"in_place"})
+    reduction = 1  # no product is summed, but sums accumulate
 
     @property
     def bus_factor(self) -> float:
@@ -51,103 +95,80 @@ class AllReduce(Collective):
         return 2 * (self.world - 1) / self.world
 
     @property
-    def reduction(self) -> int:
-        """No product is summed, but sums accumulate."""
-        return 1
-
-    @property
     def roundings(self) -> int:
         """An element is rounded once for each sum."""
         return self.world
-
-    def reference(self, arrays: Arrays, index: Indices) -> Floats:
-        import numpy as np
-
-        return np.asarray(self.stacked(arrays)[:, index[:, 1]].sum(axis=0, dtype=np.float64))
-
-    def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """torch.distributed.all_reduce, which works in place: otherwise on a copy, made in each step."""
-        import torch
-        import torch.distributed as dist
-
-        if context.world.processes == 1:
-            self._refuse_in_place("a tensor of torch_xla")
-            return sharded(
-                context, self.stacked(arrays), lambda x: x.sum(0, keepdim=True).repeat(self.world, 1)
-            )
-        x = context.put(self.own(arrays))
-        result = None if self.in_place else torch.empty_like(x)
-
-        def step(x: Any) -> Any:
-            summed = x if result is None else result.copy_(x)
-            dist.all_reduce(summed)
-            return summed
-
-        return Program(step, (x,), captured=() if result is None else (result,), compiles=False)
-
-    def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
-        self._refuse_in_place("a tensor of TensorFlow")
-        return in_replicas(context, self.stacked(arrays), lambda replica, own: replica.all_reduce("sum", own))
-
-    def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
-        import jax
-
-        self._refuse_in_place("an array of JAX")
-        return over_mesh(context, self.stacked(arrays), jax.lax.psum)
 
     def lacks(self, backend: str, dtype: Dtype) -> str:
         if self.in_place and backend != "torch":
             return f"an array of {backend} is a value, which no sum can replace"
         return super().lacks(backend, dtype)
 
-    def _refuse_in_place(self, what: str) -> None:
-        if self.in_place:
-            raise Unsupported(f"{what} is a value, which no sum can replace")
+    def elements(self, rows: Array, index: Indices) -> Any:
+        return rows[:, index[:, 1]].sum(axis=0, dtype=float)
+
+    def exchange(self, x: Any, result: Any) -> Callable[[Any], Any]:
+        """torch.distributed.all_reduce, which works in place: otherwise on a copy, made in each step."""
+        import torch.distributed as dist
+
+        def step(x: Any) -> Any:
+            summed = x if result is None else result.copy_(x)
+            dist.all_reduce(summed)
+            return summed
+
+        return step
+
+    def buffer(self, x: Any) -> Any:
+        return None if self.in_place else super().buffer(x)
+
+    def spmd(self, x: Any) -> Any:
+        return x.sum(0, keepdim=True).repeat(self.world, 1)
+
+    def lax(self, own: Any, axis: str) -> Any:
+        import jax
+
+        return jax.lax.psum(own, axis)
+
+    def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
+        return in_replicas(context, self.stacked(arrays), lambda replica, own: replica.all_reduce("sum", own))
 
 
 @dataclass(frozen=True)
-class Broadcast(Collective):
+class Broadcast(_Exchange):
     """The array of rank 0, in every rank, as parameters are distributed."""
 
     summary = "array of the first rank, in every rank"
     unsupported: ClassVar[Mapping[str, str]] = {"tensorflow": f"{OF_TENSORFLOW}, and no broadcast"}
 
-    def reference(self, arrays: Arrays, index: Indices) -> Floats:
-        import numpy as np
+    def elements(self, rows: Array, index: Indices) -> Any:
+        return rows[0, index[:, 1]]
 
-        return np.asarray(self.stacked(arrays)[0, index[:, 1]], np.float64)
-
-    def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
+    def exchange(self, x: Any, result: Any) -> Callable[[Any], Any]:
         """torch.distributed.broadcast, which works in place: rank 0 sends its input."""
-        import torch
         import torch.distributed as dist
 
-        if context.world.processes == 1:
-            return sharded(context, self.stacked(arrays), lambda x: x[:1].repeat(self.world, 1))
-        x = context.put(self.own(arrays))
-        received = torch.empty_like(x)
         is_root = self.rank == 0
 
         def step(x: Any) -> Any:
-            result = x if is_root else received
-            dist.broadcast(result, 0)
-            return result
+            received = x if is_root else result
+            dist.broadcast(received, 0)
+            return received
 
-        return Program(step, (x,), captured=(received,), compiles=False)
+        return step
 
-    def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
+    def spmd(self, x: Any) -> Any:
+        return x[:1].repeat(self.world, 1)
+
+    def lax(self, own: Any, axis: str) -> Any:
         """jax.lax.psum of the first row and of zeros, since jax.lax.pbroadcast is not on every device."""
         import jax
         import jax.numpy as jnp
 
-        def collective(own: Any, axis: str) -> Any:
-            return jax.lax.psum(jnp.where(jax.lax.axis_index(axis) == 0, own, 0), axis)
-
-        return over_mesh(context, self.stacked(arrays), collective)
+        return jax.lax.psum(jnp.where(jax.lax.axis_index(axis) == 0, own, 0), axis)
 
 
 @dataclass(frozen=True)
-class SendRecv(Collective):
+class SendRecv(_Exchange):
     """Messages, as between stages of a pipeline. All pairs exchange at once.
 
     `ring`: each rank sends to the next; `pair`: ranks 2k and 2k + 1 to each other; `0+3`: ranks 0 and 3 to
@@ -194,43 +215,40 @@ class SendRecv(Collective):
         ranks = range(self.world)
         return [next(source for source in ranks if self.target(source) == rank) for rank in ranks]
 
-    def reference(self, arrays: Arrays, index: Indices) -> Floats:
+    def elements(self, rows: Array, index: Indices) -> Any:
         """Elements of the array of whoever sends to the rank."""
         import numpy as np
 
-        return np.asarray(self.stacked(arrays)[np.array(self.sources)[index[:, 0]], index[:, 1]], np.float64)
+        return rows[np.array(self.sources)[index[:, 0]], index[:, 1]]
 
-    def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
-        import torch
+    def exchange(self, x: Any, result: Any) -> Callable[[Any], Any]:
         import torch.distributed as dist
 
-        if context.world.processes == 1:
-            return sharded(context, self.stacked(arrays), lambda x: x[self.sources])
         assert self.rank is not None
-        x = context.put(self.own(arrays))
-        received = torch.empty_like(x)
         target, source = self.target(self.rank), self.sources[self.rank]
         dist.barrier()  # NCCL: the first call of a group is one of all ranks
 
         def step(x: Any) -> Any:
             if source == self.rank:
                 return x
-            messages = [dist.P2POp(dist.isend, x, target), dist.P2POp(dist.irecv, received, source)]
+            messages = [dist.P2POp(dist.isend, x, target), dist.P2POp(dist.irecv, result, source)]
             for message in dist.batch_isend_irecv(messages):
                 message.wait()
-            return received
+            return result
 
-        return Program(step, (x,), captured=(received,), compiles=False)
+        return step
 
-    def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
+    def spmd(self, x: Any) -> Any:
+        return x[self.sources]
+
+    def lax(self, own: Any, axis: str) -> Any:
         import jax
 
         pairs = [(rank, self.target(rank)) for rank in range(self.world)]
+        return jax.lax.ppermute(own, axis, pairs)
 
-        return over_mesh(context, self.stacked(arrays), lambda own, axis: jax.lax.ppermute(own, axis, pairs))
 
-
-class _InParts(Collective):
+class _InParts(_Exchange):
     """A collective in which each rank has or gets a part of the whole; each lacks the parts of the others."""
 
     parts = True
@@ -240,24 +258,16 @@ class _InParts(Collective):
     def bus_factor(self) -> float:
         return (self.world - 1) / self.world
 
-    @abstractmethod
-    def spmd(self, x: Any) -> Any:
-        """All ranks' results from all ranks' arrays, by operations of torch."""
-
-    def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
+    def exchange(self, x: Any, result: Any) -> Callable[[Any], Any]:
         import torch.distributed as dist
 
-        if context.world.processes == 1:
-            return sharded(context, self.stacked(arrays), self.spmd)
-        x = context.put(self.own(arrays))
-        result = x.new_empty(self.received)
         exchange = getattr(dist, self.torch_function)
 
         def step(x: Any) -> Any:
             exchange(result, x)
             return result
 
-        return Program(step, (x,), captured=(result,), compiles=False)
+        return step
 
 
 @dataclass(frozen=True)
@@ -269,7 +279,7 @@ class AllGather(_InParts):
 
     def lacks(self, backend: str, dtype: Dtype) -> str:
         if backend == "tensorflow" and dtype is Dtype.BFLOAT16:
-            return NO_BFLOAT16
+            return "TensorFlow gathers no bfloat16"
         return super().lacks(backend, dtype)
 
     @property
@@ -280,30 +290,22 @@ class AllGather(_InParts):
     def received(self) -> int:
         return self.size
 
-    def reference(self, arrays: Arrays, index: Indices) -> Floats:
+    def elements(self, rows: Array, index: Indices) -> Any:
         """Elements of the parts, one after the other."""
-        import numpy as np
-
         element = index[:, 1]
-        return np.asarray(self.stacked(arrays)[element // self.part, element % self.part], np.float64)
+        return rows[element // self.part, element % self.part]
 
     def spmd(self, x: Any) -> Any:
         return x.reshape(1, -1).repeat(self.world, 1)
 
-    def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
-        import tensorflow as tf
-
-        if context.dtype == tf.bfloat16:
-            raise Unsupported(NO_BFLOAT16)
-        return in_replicas(
-            context, self.stacked(arrays), lambda replica, own: replica.all_gather(own, axis=0)
-        )
-
-    def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
+    def lax(self, own: Any, axis: str) -> Any:
         import jax
 
-        return over_mesh(
-            context, self.stacked(arrays), lambda own, axis: jax.lax.all_gather(own, axis, tiled=True)
+        return jax.lax.all_gather(own, axis, tiled=True)
+
+    def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
+        return in_replicas(
+            context, self.stacked(arrays), lambda replica, own: replica.all_gather(own, axis=0)
         )
 
 
@@ -323,25 +325,20 @@ class AllToAll(_InParts):
     def received(self) -> int:
         return self.size
 
-    def reference(self, arrays: Arrays, index: Indices) -> Floats:
+    def elements(self, rows: Array, index: Indices) -> Any:
         """The rank's part of each array, one after the other."""
-        import numpy as np
-
         rank, element = index.T
         source, offset = element // self.part, element % self.part
-        return np.asarray(self.stacked(arrays)[source, rank * self.part + offset], np.float64)
+        return rows[source, rank * self.part + offset]
 
     def spmd(self, x: Any) -> Any:
         parts = x.reshape(self.world, self.world, self.part)
         return parts.transpose(0, 1).reshape(self.world, self.size)
 
-    def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
+    def lax(self, own: Any, axis: str) -> Any:
         import jax
 
-        def collective(own: Any, axis: str) -> Any:
-            return jax.lax.all_to_all(own, axis, split_axis=0, concat_axis=0, tiled=True)
-
-        return over_mesh(context, self.stacked(arrays), collective)
+        return jax.lax.all_to_all(own, axis, split_axis=0, concat_axis=0, tiled=True)
 
 
 @dataclass(frozen=True)
@@ -365,22 +362,17 @@ class ReduceScatter(_InParts):
     def received(self) -> int:
         return self.part
 
-    def reference(self, arrays: Arrays, index: Indices) -> Floats:
+    def elements(self, rows: Array, index: Indices) -> Any:
         """Sums of the elements of the rank's part."""
-        import numpy as np
-
-        element = index[:, 0] * self.part + index[:, 1]
-        return np.asarray(self.stacked(arrays)[:, element].sum(axis=0, dtype=np.float64))
+        return rows[:, index[:, 0] * self.part + index[:, 1]].sum(axis=0, dtype=float)
 
     def spmd(self, x: Any) -> Any:
         return x.sum(0).reshape(self.world, -1)
 
-    def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
+    def lax(self, own: Any, axis: str) -> Any:
         import jax
 
-        return over_mesh(
-            context, self.stacked(arrays), lambda own, axis: jax.lax.psum_scatter(own, axis, tiled=True)
-        )
+        return jax.lax.psum_scatter(own, axis, tiled=True)
 
 
 LATE_S, MOST_LATE = 0.2, 8
@@ -424,8 +416,6 @@ class Barrier(BetweenRanks):
         import numpy as np
         import torch.distributed as dist
 
-        if context.world.processes == 1:
-            raise Unsupported(IN_THE_PROGRAM)
         shared = context.world.shared
         early = 0 if shared else gone_early(context.world, dist.barrier)
         ahead = context.put_on_host(np.full(1, float(early)))

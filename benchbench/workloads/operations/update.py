@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchbench import registry
 from benchbench.arrays import Array
-from benchbench.errors import Unsupported, UsageError, unknown
+from benchbench.errors import UsageError, unknown
 from benchbench.model.case import AMP, Dtype
 from benchbench.model.measurement import Cost
 from benchbench.workloads._layers import Weight
@@ -109,7 +109,6 @@ class Update(Training):
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
         """A program that calls torch.optim."""
-        self._check_forms("torch_xla" if context.device.type == "xla" else "torch")
         rule, weights = self.rule, self._held(context, arrays)
         parameters = [tensor.requires_grad_() for tensor in weights.values()]
         update = rule.torch(parameters, fused=self.fused)
@@ -135,7 +134,6 @@ class Update(Training):
         """The kernels of TensorFlow's own optimizers, or the rule on variables, as Keras has it."""
         import tensorflow as tf
 
-        self._check_forms("tensorflow")
         rule = self.rule
         with tf.device(context.device):
             weights = {name: tf.Variable(array) for name, array in self._held(context, arrays).items()}
@@ -163,7 +161,6 @@ class Update(Training):
         """The rule, as a function of parameters and state that XLA fuses."""
         import jax.numpy as jnp
 
-        self._check_forms("jax")
         rule, weights = self.rule, self._held(context, arrays)
         *_, name_of_last = weights
 
@@ -200,10 +197,6 @@ class Update(Training):
         if backend not in self.rule.fused_in:
             return f"{backend} has no kernel for {self.optimizer}: fused=true is the same"
         return ""
-
-    def _check_forms(self, backend: str) -> None:
-        if reason := self.lacks(backend, Dtype.FLOAT32):
-            raise Unsupported(reason)
 
 
 def parameters_of(network: str) -> dict[str, Weight]:

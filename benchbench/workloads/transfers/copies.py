@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from benchbench.workloads.base import Arrays, DeviceContext
 
 
-TENSORFLOW_PINS = "TensorFlow decides by itself what memory to pin"
-
-
 @dataclass(frozen=True)
 class _Transfer(Vectors):
     """n elements over the link, from or to pageable or pinned host memory; never compiled."""
@@ -40,7 +37,7 @@ class _Transfer(Vectors):
 
     def lacks(self, backend: str, dtype: Dtype) -> str:
         if self.pinned and backend == "tensorflow":
-            return TENSORFLOW_PINS
+            return "TensorFlow decides by itself what memory to pin"
         if self.pinned and backend == "torch_xla":
             return "torch pins memory for CUDA devices, not for xla"
         return super().lacks(backend, dtype)
@@ -107,9 +104,6 @@ class DeviceToHost(_Transfer):
     def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
         """tf.identity on the host; of a tensor made anew, since TensorFlow keeps a copy with each."""
         import tensorflow as tf
-
-        if self.pinned:
-            raise Unsupported(TENSORFLOW_PINS)
 
         def step(x: Any) -> Any:
             with tf.device(context.device):
