@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from benchbench.errors import UsageError, unknown
@@ -29,6 +29,10 @@ class Optimizer(ABC):
     is_signed: ClassVar[bool] = True  # False: the state determines only the magnitude of the gradient
     averages: ClassVar[bool] = True  # whether it has slow averages of squares, which need more than 16 bits
     fused_in: ClassVar[frozenset[str]] = frozenset({"torch", "tensorflow"})  # frameworks with a kernel for it
+    torch_class: ClassVar[str]  # in torch.optim
+    capturable: ClassVar[bool] = False  # whether torch can keep t on the device, as CUDA graphs need
+    kernel: ClassVar[str]  # TensorFlow's, in tf.raw_ops, unless `tensorflow` is overridden
+    kernel_names: ClassVar[Mapping[str, str]]  # its arguments → g, a slot or a hyper-parameter
 
     @property
     def moves(self) -> int:
@@ -39,13 +43,41 @@ class Optimizer(ABC):
     def rule(self, xp: Any, t: Any, p: Any, g: Any, slots: Slots) -> tuple[Any, dict[str, Any]]:
         """Return the next parameter and slots. `xp` is NumPy or JAX's NumPy."""
 
-    @abstractmethod
+    @property
+    def torch_settings(self) -> dict[str, Any]:
+        """Arguments of the class in torch.optim besides the learning rate."""
+        return {}
+
     def torch(self, parameters: Sequence[Any], *, fused: bool = True) -> Any:
         """An instance of torch.optim; with `fused`, its fused kernel if torch has one."""
+        import torch
 
-    @abstractmethod
+        settings = self.torch_settings
+        if self.capturable:
+            settings["capturable"] = _on_cuda(parameters)
+        if fused and "torch" in self.fused_in and self.fuses(parameters):
+            settings["fused"] = True
+        return getattr(torch.optim, self.torch_class)(parameters, lr=self.learning_rate, **settings)
+
+    def fuses(self, parameters: Sequence[Any]) -> bool:
+        """True if torch's fused kernel works on the device of the parameters: a CPU or CUDA.
+
+        XLA fuses by itself, and other accelerators lack some kernels. On the CPU, SGD's kernel skips 16-bit
+        parameters (pytorch#191763).
+        """
+        kind = parameters[0].device.type
+        return bool(kind == "cuda" or (kind == "cpu" and parameters[0].element_size() != 2))
+
     def tensorflow(self, t: Any, p: Any, g: Any, slots: Slots) -> None:
         """Assign the next values to the variables p and slots."""
+        import tensorflow as tf
+
+        tensors = {"g": g, **{name: slot.handle for name, slot in slots.items()}}
+        operands = {
+            name: tensors[ours] if ours in tensors else tf.constant(getattr(self, ours), p.dtype)
+            for name, ours in self.kernel_names.items()
+        }
+        getattr(tf.raw_ops, self.kernel)(var=p.handle, **operands)
 
     def tensorflow_plainly(self, t: Any, p: Any, g: Any, slots: Slots) -> None:
         """Assign the next values by plain operations, following the published rule."""
@@ -60,12 +92,6 @@ class Optimizer(ABC):
         """Gradient of the first step, computed from the slots after it; its magnitude if not `is_signed`."""
         return None
 
-    def scalars(self, like: Any) -> list[Any]:
-        """Hyper-parameters in field order, as TensorFlow constants with the dtype of `like`."""
-        import tensorflow as tf
-
-        return [tf.constant(getattr(self, field.name), like.dtype) for field in fields(self)]
-
 
 @dataclass(frozen=True)
 class Sgd(Optimizer):
@@ -73,20 +99,11 @@ class Sgd(Optimizer):
 
     learning_rate: float = 0.1
     averages = False
+    torch_class, kernel = "SGD", "ResourceApplyGradientDescent"
+    kernel_names: ClassVar = {"alpha": "learning_rate", "delta": "g"}
 
     def rule(self, xp: Any, t: Any, p: Any, g: Any, slots: Slots) -> tuple[Any, dict[str, Any]]:
         return p - self.learning_rate * g, {}
-
-    def torch(self, parameters: Sequence[Any], *, fused: bool = True) -> Any:
-        import torch
-
-        return torch.optim.SGD(parameters, lr=self.learning_rate, **_fused(parameters, fused))
-
-    def tensorflow(self, t: Any, p: Any, g: Any, slots: Slots) -> None:
-        import tensorflow as tf
-
-        (rate,) = self.scalars(p)
-        tf.raw_ops.ResourceApplyGradientDescent(var=p.handle, alpha=rate, delta=g)
 
 
 @dataclass(frozen=True)
@@ -97,25 +114,16 @@ class Momentum(Optimizer):
     momentum: float = 0.9
     slots: ClassVar[Mapping[str, str]] = {"v": "momentum_buffer"}
     averages = False
+    torch_class, kernel = "SGD", "ResourceApplyMomentum"
+    kernel_names: ClassVar = {"accum": "v", "lr": "learning_rate", "momentum": "momentum", "grad": "g"}
 
     def rule(self, xp: Any, t: Any, p: Any, g: Any, slots: Slots) -> tuple[Any, dict[str, Any]]:
         v = self.momentum * slots["v"] + g
         return p - self.learning_rate * v, {"v": v}
 
-    def torch(self, parameters: Sequence[Any], *, fused: bool = True) -> Any:
-        import torch
-
-        return torch.optim.SGD(
-            parameters, lr=self.learning_rate, momentum=self.momentum, **_fused(parameters, fused)
-        )
-
-    def tensorflow(self, t: Any, p: Any, g: Any, slots: Slots) -> None:
-        import tensorflow as tf
-
-        rate, momentum = self.scalars(p)
-        tf.raw_ops.ResourceApplyMomentum(
-            var=p.handle, accum=slots["v"].handle, lr=rate, grad=g, momentum=momentum
-        )
+    @property
+    def torch_settings(self) -> dict[str, Any]:
+        return {"momentum": self.momentum}
 
     def gradient(self, slots: Slots) -> Any:
         """After the first step v = g."""
@@ -132,6 +140,7 @@ class Adam(Optimizer):
     epsilon: float = 1e-8
     slots: ClassVar[Mapping[str, str]] = {"m": "exp_avg", "v": "exp_avg_sq"}
     counts = True
+    torch_class, capturable = "Adam", True
 
     def rule(self, xp: Any, t: Any, p: Any, g: Any, slots: Slots) -> tuple[Any, dict[str, Any]]:
         m = self.beta1 * slots["m"] + (1 - self.beta1) * g
@@ -139,18 +148,16 @@ class Adam(Optimizer):
         mean, square = m / (1 - self.beta1**t), v / (1 - self.beta2**t)
         return p - self.learning_rate * mean / (xp.sqrt(square) + self.epsilon), {"m": m, "v": v}
 
-    def torch(self, parameters: Sequence[Any], *, fused: bool = True) -> Any:
-        import torch
-
-        betas = self.beta1, self.beta2
-        settings = {"betas": betas, "eps": self.epsilon, "capturable": _on_cuda(parameters)}
-        return torch.optim.Adam(parameters, lr=self.learning_rate, **settings, **_fused(parameters, fused))
+    @property
+    def torch_settings(self) -> dict[str, Any]:
+        return {"betas": (self.beta1, self.beta2), "eps": self.epsilon}
 
     def tensorflow(self, t: Any, p: Any, g: Any, slots: Slots) -> None:
         """The fused kernel, whose epsilon is added before the bias is corrected: ε √(1 − β₂ᵗ)."""
         import tensorflow as tf
 
-        rate, beta1, beta2, epsilon = self.scalars(p)[:4]
+        settings = self.learning_rate, self.beta1, self.beta2, self.epsilon
+        rate, beta1, beta2, epsilon = (tf.constant(value, p.dtype) for value in settings)
         power1, power2 = beta1 ** tf.cast(t, p.dtype), beta2 ** tf.cast(t, p.dtype)
         tf.raw_ops.ResourceApplyAdam(
             var=p.handle, m=slots["m"].handle, v=slots["v"].handle, beta1_power=power1, beta2_power=power2,
@@ -167,18 +174,15 @@ class AdamW(Adam):
     """Loshchilov & Hutter 2019, algorithm 2: the decay is not part of the gradient."""
 
     decay: float = 0.01
+    torch_class = "AdamW"
 
     def rule(self, xp: Any, t: Any, p: Any, g: Any, slots: Slots) -> tuple[Any, dict[str, Any]]:
         """The decay is applied first, as in PyTorch."""
         return super().rule(xp, t, p * (1 - self.learning_rate * self.decay), g, slots)
 
-    def torch(self, parameters: Sequence[Any], *, fused: bool = True) -> Any:
-        import torch
-
-        betas = self.beta1, self.beta2
-        settings = {"betas": betas, "eps": self.epsilon, "capturable": _on_cuda(parameters)}
-        settings |= {"weight_decay": self.decay, **_fused(parameters, fused)}
-        return torch.optim.AdamW(parameters, lr=self.learning_rate, **settings)
+    @property
+    def torch_settings(self) -> dict[str, Any]:
+        return super().torch_settings | {"weight_decay": self.decay}
 
     def tensorflow(self, t: Any, p: Any, g: Any, slots: Slots) -> None:
         p.assign(p * (1 - self.learning_rate * self.decay))
@@ -193,26 +197,23 @@ class Adagrad(Optimizer):
     epsilon: float = 1e-10
     slots: ClassVar[Mapping[str, str]] = {"s": "sum"}
     is_signed = False
+    torch_class, kernel = "Adagrad", "ResourceApplyAdagradV2"
+    kernel_names: ClassVar = {"accum": "s", "lr": "learning_rate", "epsilon": "epsilon", "grad": "g"}
 
     def rule(self, xp: Any, t: Any, p: Any, g: Any, slots: Slots) -> tuple[Any, dict[str, Any]]:
         s = slots["s"] + g * g
         return p - self.learning_rate * g / (xp.sqrt(s) + self.epsilon), {"s": s}
 
-    def torch(self, parameters: Sequence[Any], *, fused: bool = True) -> Any:
+    @property
+    def torch_settings(self) -> dict[str, Any]:
+        return {"eps": self.epsilon}
+
+    def fuses(self, parameters: Sequence[Any]) -> bool:
         """Before torch 2.12 the fused kernel's first step raises on CUDA."""
         import torch
 
         works = not _on_cuda(parameters) or _release(torch.__version__) >= FUSED_ADAGRAD_ON_CUDA
-        settings = _fused(parameters, fused and works)
-        return torch.optim.Adagrad(parameters, lr=self.learning_rate, eps=self.epsilon, **settings)
-
-    def tensorflow(self, t: Any, p: Any, g: Any, slots: Slots) -> None:
-        import tensorflow as tf
-
-        rate, epsilon = self.scalars(p)
-        tf.raw_ops.ResourceApplyAdagradV2(
-            var=p.handle, accum=slots["s"].handle, lr=rate, epsilon=epsilon, grad=g
-        )
+        return works and super().fuses(parameters)
 
     def gradient(self, slots: Slots) -> Any:
         """After the first step |g| = √s."""
@@ -229,6 +230,11 @@ class Adadelta(Optimizer):
     slots: ClassVar[Mapping[str, str]] = {"s": "square_avg", "d": "acc_delta"}
     is_signed = False
     fused_in = frozenset({"tensorflow"})
+    torch_class, capturable, kernel = "Adadelta", True, "ResourceApplyAdadelta"
+    kernel_names: ClassVar = {
+        "accum": "s", "accum_update": "d", "lr": "learning_rate", "rho": "rho", "epsilon": "epsilon",
+        "grad": "g",
+    }  # fmt: skip
 
     def rule(self, xp: Any, t: Any, p: Any, g: Any, slots: Slots) -> tuple[Any, dict[str, Any]]:
         s = self.rho * slots["s"] + (1 - self.rho) * g * g
@@ -236,20 +242,9 @@ class Adadelta(Optimizer):
         d = self.rho * slots["d"] + (1 - self.rho) * delta * delta
         return p - self.learning_rate * delta, {"s": s, "d": d}
 
-    def torch(self, parameters: Sequence[Any], *, fused: bool = True) -> Any:
-        import torch
-
-        settings = {"rho": self.rho, "eps": self.epsilon, "capturable": _on_cuda(parameters)}
-        return torch.optim.Adadelta(parameters, lr=self.learning_rate, **settings)
-
-    def tensorflow(self, t: Any, p: Any, g: Any, slots: Slots) -> None:
-        import tensorflow as tf
-
-        rate, rho, epsilon = self.scalars(p)
-        tf.raw_ops.ResourceApplyAdadelta(
-            var=p.handle, accum=slots["s"].handle, accum_update=slots["d"].handle,
-            lr=rate, rho=rho, epsilon=epsilon, grad=g,
-        )  # fmt: skip
+    @property
+    def torch_settings(self) -> dict[str, Any]:
+        return {"rho": self.rho, "eps": self.epsilon}
 
     def gradient(self, slots: Slots) -> Any:
         """After the first step |g| = √(s / (1 − ρ))."""
@@ -266,16 +261,15 @@ class RmsProp(Optimizer):
     slots: ClassVar[Mapping[str, str]] = {"s": "square_avg"}
     is_signed = False
     fused_in = frozenset()
+    torch_class, capturable = "RMSprop", True
 
     def rule(self, xp: Any, t: Any, p: Any, g: Any, slots: Slots) -> tuple[Any, dict[str, Any]]:
         s = self.rho * slots["s"] + (1 - self.rho) * g * g
         return p - self.learning_rate * g / (xp.sqrt(s) + self.epsilon), {"s": s}
 
-    def torch(self, parameters: Sequence[Any], *, fused: bool = True) -> Any:
-        import torch
-
-        settings = {"alpha": self.rho, "eps": self.epsilon, "capturable": _on_cuda(parameters)}
-        return torch.optim.RMSprop(parameters, lr=self.learning_rate, **settings)
+    @property
+    def torch_settings(self) -> dict[str, Any]:
+        return {"alpha": self.rho, "eps": self.epsilon}
 
     def tensorflow(self, t: Any, p: Any, g: Any, slots: Slots) -> None:
         """Plain operations, since the fused kernel has its epsilon under the root."""
@@ -324,17 +318,6 @@ def refuses_to_train(sizes: Mapping[str, Scalar], dtype: Dtype) -> str:
         return "user models train in amp-bf16, which needs no gradient scaling"
     name = sizes.get("optimizer")
     return refusal(name, dtype) if isinstance(name, str) else ""
-
-
-def _fused(parameters: Sequence[Any], fused: bool) -> dict[str, bool]:
-    """Arguments for torch's fused kernel, if it works on the device of the parameters: a CPU or CUDA.
-
-    XLA fuses by itself, and other accelerators lack some kernels. On the CPU, SGD's kernel skips 16-bit
-    parameters (pytorch#191763).
-    """
-    kind = parameters[0].device.type
-    works = kind == "cuda" or (kind == "cpu" and parameters[0].element_size() != 2)
-    return {"fused": True} if fused and works else {}
 
 
 def _release(version: str) -> tuple[int, int]:
