@@ -5,9 +5,11 @@ A class names the layers of torch and Keras, and gives the next state after one 
 
 from __future__ import annotations
 
+import operator
 from abc import abstractmethod
 from dataclasses import dataclass, replace
 from math import sqrt
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from benchbench.arrays import Array, Floats, Indices
@@ -82,11 +84,10 @@ class Recurrent(Operation):
 
     @abstractmethod
     def step(self, ops: Any, projected: Any, weight_hh: Any, state: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The next state in the reference; `projected`: the input times its weights, plus the bias."""
+        """The next state, in the operations of the reference or of JAX.
 
-    @abstractmethod
-    def jax_step(self, projected: Any, weight_hh: Any, state: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The next state in JAX; `projected` as for `step`."""
+        `projected`: the input times its weights, plus the bias.
+        """
 
     def forward(self, ops: Any, arrays: Any) -> Any:
         x, weights, outputs = arrays["x"], dict(arrays), []
@@ -103,9 +104,11 @@ class Recurrent(Operation):
         import jax
         import jax.numpy as jnp
 
+        ops = jax_operations()
+
         def layer(x: Any, weight_ih: Any, weight_hh: Any, bias: Any) -> Any:
             def one(state: Any, projected: Any) -> Any:
-                state = self.jax_step(projected, weight_hh, state)
+                state = self.step(ops, projected, weight_hh, state)
                 return state, state[0]
 
             state = (jnp.zeros((self.batch, self.hidden), x.dtype),) * self.states
@@ -165,6 +168,17 @@ class Recurrent(Operation):
         return layer
 
 
+def jax_operations() -> SimpleNamespace:
+    """The operations of `Recurrent.step` in JAX."""
+    import jax
+    import jax.numpy as jnp
+
+    return SimpleNamespace(
+        np=jnp, add=operator.add, multiply=operator.mul, linear=lambda x, weight: x @ weight.T,
+        sigmoid=jax.nn.sigmoid, tanh=jnp.tanh,
+    )  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Lstm(Recurrent):
     """Hochreiter & Schmidhuber 1997 with forget gates (Gers et al. 2000), one bias; batch first."""
@@ -180,15 +194,6 @@ class Lstm(Recurrent):
         kept = ops.multiply(ops.sigmoid(f), c)
         c = ops.add(kept, ops.multiply(ops.sigmoid(i), ops.tanh(g)))
         return ops.multiply(ops.sigmoid(o), ops.tanh(c)), c
-
-    def jax_step(self, projected: Any, weight_hh: Any, state: tuple[Any, ...]) -> tuple[Any, ...]:
-        import jax
-        import jax.numpy as jnp
-
-        h, c = state
-        i, f, g, o = jnp.split(projected + h @ weight_hh.T, self.gates, axis=1)
-        c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
-        return jax.nn.sigmoid(o) * jnp.tanh(c), c
 
 
 @dataclass(frozen=True)
@@ -213,17 +218,6 @@ class Gru(Recurrent):
         z = ops.sigmoid(ops.add(z, hz))
         n = ops.tanh(ops.add(n, ops.multiply(ops.sigmoid(ops.add(r, hr)), hn)))
         return (ops.add(ops.multiply(ops.add(1, -z), n), ops.multiply(z, h)),)
-
-    def jax_step(self, projected: Any, weight_hh: Any, state: tuple[Any, ...]) -> tuple[Any, ...]:
-        import jax
-        import jax.numpy as jnp
-
-        (h,) = state
-        r, z, n = jnp.split(projected, self.gates, axis=1)
-        hr, hz, hn = jnp.split(h @ weight_hh.T, self.gates, axis=1)
-        z = jax.nn.sigmoid(z + hz)
-        n = jnp.tanh(n + jax.nn.sigmoid(r + hr) * hn)
-        return ((1 - z) * n + z * h,)
 
     def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
         """Keras' GRU, with its gates in another order and a second bias, which is 0."""
@@ -270,12 +264,6 @@ class Rnn(Recurrent):
     def step(self, ops: Any, projected: Any, weight_hh: Any, state: tuple[Any, ...]) -> tuple[Any, ...]:
         (h,) = state
         return (ops.tanh(ops.add(projected, ops.linear(h, weight_hh))),)
-
-    def jax_step(self, projected: Any, weight_hh: Any, state: tuple[Any, ...]) -> tuple[Any, ...]:
-        import jax.numpy as jnp
-
-        (h,) = state
-        return (jnp.tanh(projected + h @ weight_hh.T),)
 
 
 @dataclass(frozen=True)
