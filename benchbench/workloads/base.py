@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import islice, product
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
@@ -413,17 +413,27 @@ class FunctionOperation(Operation):
 
     functions: ClassVar[Mapping[str, str]] = {}  # framework → import path, such as `torch.nn.functional:relu`
 
+    @property
+    def options(self) -> dict[str, dict[str, Any]]:
+        """Keyword arguments of the functions, by framework."""
+        return {}
+
     def torch(self) -> StepFunction:
         """Step in torch, for NCHW images in the session's layout."""
-        return resolve_name(self.functions["torch"])  # type: ignore[no-any-return]
+        return self._function("torch")
 
     def tensorflow(self) -> StepFunction:
         """Step in TensorFlow, for NHWC images."""
-        return resolve_name(self.functions["tensorflow"])  # type: ignore[no-any-return]
+        return self._function("tensorflow")
 
     def jax(self) -> StepFunction:
         """Step in JAX, for NHWC images."""
-        return resolve_name(self.functions["jax"])  # type: ignore[no-any-return]
+        return self._function("jax")
+
+    def _function(self, framework: str) -> StepFunction:
+        function: StepFunction = resolve_name(self.functions[framework])
+        options = self.options.get(framework)
+        return partial(function, **options) if options else function
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
         return Program(self.torch(), tuple(map(context.put, arrays.values())))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from math import sqrt
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -58,7 +57,9 @@ class Gelu(Pointwise):
     functions: ClassVar = {
         "torch": "torch.nn.functional:gelu",
         "tensorflow": "benchbench.workloads._programs.tensorflow_layers:gelu",
+        "jax": "jax:nn.gelu",
     }
+    options: ClassVar = {"jax": {"approximate": False}}  # its default is the approximation
 
     @property
     def roundings(self) -> int:
@@ -67,12 +68,6 @@ class Gelu(Pointwise):
 
     def forward(self, ops: Any, arrays: Any) -> Any:
         return ops.gelu(arrays["x"])
-
-    def jax(self) -> StepFunction:
-        """jax.nn.gelu, which approximates by default."""
-        import jax
-
-        return partial(jax.nn.gelu, approximate=False)
 
 
 @dataclass(frozen=True)
@@ -93,6 +88,7 @@ class Dropout(Pointwise):
     rate: float = 0.1
 
     summary = "dropout as in training, random numbers drawn by the framework"
+    functions: ClassVar = {"torch": "torch.nn.functional:dropout", "tensorflow": "tensorflow:nn.dropout"}
 
     def lacks(self, backend: str, dtype: Dtype) -> str:
         if backend == "openvino":
@@ -135,15 +131,9 @@ class Dropout(Pointwise):
         """The output as if nothing were dropped."""
         return ops.multiply(arrays["x"], 1 / (1 - self.rate))
 
-    def torch(self) -> StepFunction:
-        import torch.nn.functional as F
-
-        return partial(F.dropout, p=self.rate)
-
-    def tensorflow(self) -> StepFunction:
-        import tensorflow as tf
-
-        return partial(tf.nn.dropout, rate=self.rate)
+    @property
+    def options(self) -> dict[str, dict[str, Any]]:
+        return {"torch": {"p": self.rate}, "tensorflow": {"rate": self.rate}}
 
     def jax(self) -> StepFunction:
         """Dropout as Flax has it, with a key that is split in each step."""
@@ -242,17 +232,13 @@ class Triad(Vectors):
 
     summary = "a large array plus a number times another"
     operands = ("b", "c")
+    functions: ClassVar = {"torch": "torch:add"}
+    options: ClassVar = {"torch": {"alpha": SCALAR}}  # one kernel
     roundings = 2  # the product and the sum, if separate
 
     def reference(self, arrays: Arrays, index: Indices) -> Floats:
         b, c = (arrays[name][index[:, 0]].astype(float) for name in self.operands)
         return b + SCALAR * c
-
-    def torch(self) -> StepFunction:
-        """torch.add with s as its alpha: one kernel."""
-        import torch
-
-        return partial(torch.add, alpha=SCALAR)
 
     def tensorflow(self) -> StepFunction:
         """A product and a sum, which XLA fuses; TensorFlow has no operation for both."""

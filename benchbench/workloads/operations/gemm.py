@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from benchbench.arrays import Array, Floats, Indices
@@ -158,6 +157,7 @@ class Gemm(Products):
     transpose_b: bool = False
 
     summary = "matrix product C[m,n] = A[m,k] B[k,n], of A or B as stored or transposed"
+    functions: ClassVar = {"tensorflow": "tensorflow:matmul"}
     added = frozenset({"transpose_a", "transpose_b"})
     multiplies_float8 = True
 
@@ -185,11 +185,9 @@ class Gemm(Products):
 
         return lambda a, b: torch.matmul(a.T if self.transpose_a else a, b.T if self.transpose_b else b)
 
-    def tensorflow(self) -> StepFunction:
-        """tf.matmul, with its flags."""
-        import tensorflow as tf
-
-        return partial(tf.matmul, transpose_a=self.transpose_a, transpose_b=self.transpose_b)
+    @property
+    def options(self) -> dict[str, dict[str, Any]]:
+        return {"tensorflow": {"transpose_a": self.transpose_a, "transpose_b": self.transpose_b}}
 
     def jax(self) -> StepFunction:
         """jnp.matmul; XLA makes a transposed operand part of the product."""

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from benchbench.errors import Unsupported
 from benchbench.workloads._layers import EPSILON
 from benchbench.workloads._memory_bound import MemoryBound, MemoryBoundBackward, Rowwise
-from benchbench.workloads._programs import jax_layers, tensorflow_layers
 
 if TYPE_CHECKING:
     from benchbench.model.case import Dtype
-    from benchbench.workloads.base import Arrays, DeviceContext, Program, StepFunction
+    from benchbench.workloads.base import StepFunction
 
 RUNNING = "running_mean", "running_var"
+# Framework → module with the functions that its networks use, too.
+LAYERS = {name: f"benchbench.workloads._programs.{name}_layers" for name in ("tensorflow", "jax")}
 
 
 @dataclass(frozen=True)
@@ -24,7 +23,12 @@ class Softmax(Rowwise):
     """eˣ over its sum, the largest of a row subtracted first, as in attention and classifiers."""
 
     summary = "softmax of every row"
-    functions: ClassVar = {"tensorflow": "tensorflow:nn.softmax", "jax": "jax:nn.softmax"}
+    functions: ClassVar = {
+        "torch": "torch.nn.functional:softmax",
+        "tensorflow": "tensorflow:nn.softmax",
+        "jax": "jax:nn.softmax",
+    }
+    options: ClassVar = {"torch": {"dim": -1}}
 
     @property
     def roundings(self) -> int:
@@ -33,11 +37,6 @@ class Softmax(Rowwise):
 
     def forward(self, ops: Any, arrays: Any) -> Any:
         return ops.softmax(arrays["x"])
-
-    def torch(self) -> StepFunction:
-        import torch.nn.functional as F
-
-        return partial(F.softmax, dim=-1)
 
 
 @dataclass(frozen=True)
@@ -52,6 +51,7 @@ class LayerNorm(Rowwise):
     """Rows are brought to mean 0 and variance 1, then scaled and shifted by column (Ba et al. 2016)."""
 
     summary = "layer normalisation of every row"
+    functions: ClassVar = {name: f"{module}:layer_norm" for name, module in LAYERS.items()}
     # Rows are off centre, and small enough that epsilon shows.
     drawn: ClassVar = {"x": (0.05, 0.1), "weight": (1.0, 0.1), "bias": (0.0, 0.1)}
 
@@ -67,12 +67,6 @@ class LayerNorm(Rowwise):
 
         return lambda x, weight, bias: F.layer_norm(x, (self.width,), weight, bias, EPSILON)
 
-    def tensorflow(self) -> StepFunction:
-        return tensorflow_layers.layer_norm
-
-    def jax(self) -> StepFunction:
-        return jax_layers.layer_norm
-
 
 @dataclass(frozen=True)
 class LayerNormBackward(MemoryBoundBackward, LayerNorm):
@@ -87,6 +81,7 @@ class RmsNorm(Rowwise):
     """Rows are divided by their root mean square, then scaled by column (Zhang & Sennrich 2019)."""
 
     summary = "RMS normalisation of every row"
+    functions: ClassVar = {name: f"{module}:rms_norm" for name, module in LAYERS.items()}
     drawn: ClassVar = {"x": (0.05, 0.1), "weight": (1.0, 0.1)}  # as in LayerNorm
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -100,12 +95,6 @@ class RmsNorm(Rowwise):
         import torch.nn.functional as F
 
         return lambda x, weight: F.rms_norm(x, (self.width,), weight, EPSILON)
-
-    def tensorflow(self) -> StepFunction:
-        return tensorflow_layers.rms_norm
-
-    def jax(self) -> StepFunction:
-        return jax_layers.rms_norm
 
 
 @dataclass(frozen=True)
@@ -213,16 +202,7 @@ class BatchNormBackward(MemoryBoundBackward, BatchNorm):
     summary = "gradients of batch normalisation"
     constants = frozenset(RUNNING)
 
-    def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """Raise Unsupported on torch_xla for what it fails to differentiate."""
-        if context.device.type == "xla" and (reason := self._xla_obstacle()):
-            raise Unsupported(reason)
-        return super().build_torch(context, arrays)
-
     def lacks(self, backend: str, dtype: Dtype) -> str:
-        return self._xla_obstacle() if backend == "torch_xla" else super().lacks(backend, dtype)
-
-    def _xla_obstacle(self) -> str:
-        return (
-            "" if self.training else "torch_xla has no gradient of batch normalisation by running statistics"
-        )
+        if backend == "torch_xla" and not self.training:
+            return "torch_xla has no gradient of batch normalisation by running statistics"
+        return super().lacks(backend, dtype)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from benchbench.errors import UsageError
 from benchbench.workloads._memory_bound import MemoryBound, MemoryBoundBackward
@@ -54,6 +54,11 @@ class _Pool2d(MemoryBound):
         )
         return self.batch, self.channels, rows, columns
 
+    @property
+    def options(self) -> dict[str, dict[str, Any]]:
+        sizes = {"kernel_size": self.kernel, "stride": self.stride, "padding": self.padding}
+        return {"torch": sizes}
+
     def tiny(self) -> Self:
         """Odd sizes, with the same kernel, stride and padding."""
         side = 2 * self.kernel + 3
@@ -65,6 +70,7 @@ class AvgPool2d(_Pool2d):
     """Padded zeros count, as in PyTorch."""
 
     summary = "average pooling of images"
+    functions: ClassVar = {"torch": "torch.nn.functional:avg_pool2d"}
 
     @property
     def reduction(self) -> int:
@@ -77,11 +83,6 @@ class AvgPool2d(_Pool2d):
 
     def forward(self, ops: Any, arrays: Any) -> Any:
         return ops.avg_pool2d(arrays["x"], self.kernel, stride=self.stride, padding=self.padding)
-
-    def torch(self) -> StepFunction:
-        import torch.nn.functional as F
-
-        return lambda x: F.avg_pool2d(x, self.kernel, self.stride, self.padding)
 
     def tensorflow(self) -> StepFunction:
         """tf.nn.avg_pool2d, padded apart: its own padding does not count."""
@@ -118,14 +119,10 @@ class MaxPool2d(_Pool2d):
     padding: int = 1
 
     summary = "max-pooling of images"
+    functions: ClassVar = {"torch": "torch.nn.functional:max_pool2d"}
 
     def forward(self, ops: Any, arrays: Any) -> Any:
         return ops.max_pool2d(arrays["x"], self.kernel, stride=self.stride, padding=self.padding)
-
-    def torch(self) -> StepFunction:
-        import torch.nn.functional as F
-
-        return lambda x: F.max_pool2d(x, self.kernel, self.stride, self.padding)
 
     def tensorflow(self) -> StepFunction:
         """tf.nn.max_pool2d, padded apart: with explicit padding it has no kernel for the CPU."""

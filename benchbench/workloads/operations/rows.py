@@ -26,6 +26,11 @@ class Reduction(FunctionOperation):
     axis: int = 1
 
     summary = "sum of a matrix over one axis"
+    functions: ClassVar = {
+        "torch": "torch:sum",
+        "tensorflow": "tensorflow:reduce_sum",
+        "jax": "jax.numpy:sum",
+    }
     may_be_zero = frozenset({"axis"})
 
     def __post_init__(self) -> None:
@@ -64,20 +69,10 @@ class Reduction(FunctionOperation):
         sampled = np.take(arrays["x"], index[:, 0], axis=1 - self.axis)
         return np.asarray(sampled.sum(axis=self.axis, dtype=np.float64))
 
-    def torch(self) -> StepFunction:
-        import torch
-
-        return lambda x: torch.sum(x, dim=self.axis)
-
-    def tensorflow(self) -> StepFunction:
-        import tensorflow as tf
-
-        return lambda x: tf.reduce_sum(x, axis=self.axis)
-
-    def jax(self) -> StepFunction:
-        import jax.numpy as jnp
-
-        return lambda x: jnp.sum(x, axis=self.axis)
+    @property
+    def options(self) -> dict[str, dict[str, Any]]:
+        axis = {"axis": self.axis}
+        return {"torch": {"dim": self.axis}, "tensorflow": axis, "jax": axis}
 
 
 @dataclass(frozen=True)
@@ -114,6 +109,7 @@ class Sort(_OrderedRows):
     columns: int = 2**20
 
     summary = "every row of a matrix sorted"
+    functions: ClassVar = {"tensorflow": "tensorflow:sort", "jax": "jax.numpy:sort"}  # of the last axis
 
     def cost(self, dtype: Dtype) -> Cost:
         """Rows are read and written once, which no algorithm reaches; no FLOPs; an item is an element."""
@@ -131,16 +127,6 @@ class Sort(_OrderedRows):
         import torch
 
         return lambda x: torch.sort(x, dim=1).values
-
-    def tensorflow(self) -> StepFunction:
-        import tensorflow as tf
-
-        return lambda x: tf.sort(x, axis=1)
-
-    def jax(self) -> StepFunction:
-        import jax.numpy as jnp
-
-        return lambda x: jnp.sort(x, axis=1)
 
 
 @dataclass(frozen=True)
@@ -202,14 +188,8 @@ class MeanLoss(MemoryBound):
     output_shape = ()
     roundings = 0
 
-    def torch(self) -> StepFunction:
-        return self.loss.torch
-
-    def tensorflow(self) -> StepFunction:
-        return self.loss.tensorflow
-
-    def jax(self) -> StepFunction:
-        return self.loss.jax
+    def _function(self, framework: str) -> StepFunction:
+        return getattr(self.loss, framework)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ class Embedding(MemoryBound):
     width: int = 768
 
     summary = "rows of a table, looked up by token"
+    functions: ClassVar = {"tensorflow": "tensorflow:gather", "jax": "operator:getitem"}
     item = "token"
     batched: ClassVar[tuple[str, ...]] = ("tokens",)
 
@@ -64,14 +65,6 @@ class Embedding(MemoryBound):
 
         return lambda table, tokens: F.embedding(tokens, table)
 
-    def tensorflow(self) -> StepFunction:
-        import tensorflow as tf
-
-        return tf.gather  # type: ignore[no-any-return]
-
-    def jax(self) -> StepFunction:
-        return lambda table, tokens: table[tokens]
-
 
 @dataclass(frozen=True)
 class EmbeddingBackward(MemoryBoundBackward, Embedding):
@@ -95,6 +88,8 @@ class Gather(FunctionOperation):
     count: int = 2**20
 
     summary = "rows of a table picked by index"
+    # JAX's indexing clamps an index that is too large.
+    functions: ClassVar = {"tensorflow": "tensorflow:gather", "jax": "operator:getitem"}
     reduction = 0  # nothing is summed or rounded: every element is exact
     roundings = 0
 
@@ -128,15 +123,6 @@ class Gather(FunctionOperation):
         import torch
 
         return lambda table, index: torch.index_select(table, 0, index)
-
-    def tensorflow(self) -> StepFunction:
-        import tensorflow as tf
-
-        return tf.gather  # type: ignore[no-any-return]
-
-    def jax(self) -> StepFunction:
-        """Indexing, which clamps an index that is too large."""
-        return lambda table, index: table[index]
 
 
 @dataclass(frozen=True)
