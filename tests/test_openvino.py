@@ -95,7 +95,7 @@ def compiled_on(engine: Engine, dtype: Dtype, monkeypatch: pytest.MonkeyPatch, d
     pytest.importorskip("torch")
     monkeypatch.setitem(sys.modules, "openvino", engine.module())
     monkeypatch.setattr(OpenVinoSession, "model_file", exported)
-    return OpenVinoSession(dtype, 3, device)._compiled(lambda: None, ())
+    return OpenVinoSession(device, dtype, 3)._compiled(lambda: None, ())
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_a_model_is_compiled_for_another_device_with_its_settings(
     assert options == {
         "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": hint, "PERF_COUNT": False,
     }  # fmt: skip
-    assert [kept.kind for kept in OpenVinoSession(dtype, 3, device).notes] == [NoteKind.COPIES_IN_STEP]
+    assert [kept.kind for kept in OpenVinoSession(device, dtype, 3).notes] == [NoteKind.COPIES_IN_STEP]
 
 
 def test_another_device_that_ignores_the_precision_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard
 from benchbench.backends._torch import TorchSession, as_module
 from benchbench.backends.base import NOT_A_GRAPH, Backend, Session
 from benchbench.errors import Unsupported
-from benchbench.model.case import STREAMS, Dtype, Phase
+from benchbench.model.case import STREAMS, Cache, Dtype, Phase
+from benchbench.model.device import Device, DeviceClass, StartUp
 from benchbench.model.note import NoteKind, note
 from benchbench.model.run import Settings
 
@@ -51,12 +52,22 @@ class ExportingBackend(Backend):
     modes = ("graph",)
     phases = (Phase.FORWARD,)
     preloads_ahead = False
+    takes_streams = True
     exports = True
+    start_up = StartUp(import_s=4.0, call_s=0.9, layer_s=0.025, warm_fraction=0.2, profile_s=1.0)
     keeps_compiled = False  # each process loads and optimises its model
 
     def environment(self, settings: Settings, cache: str) -> dict[str, str]:
         """Set the folder of exported models. The session sets the threads."""
         return {EXPORTED: f"{cache}/onnx"}
+
+    def refuses(self, device: Device, dtype: Dtype, mode: str, phase: Phase, cache: Cache = Cache.HOT) -> str:
+        if reason := super().refuses(device, dtype, mode, phase, cache):
+            return reason
+        is_usual = device.device_class is DeviceClass.CPU and dtype is Dtype.FLOAT32
+        if mode in self.lossy_modes and not is_usual:
+            return f"{mode} is supported only for float32 on its CPU"
+        return ""
 
     def exported_as(self, dtype: Dtype, mode: str) -> str:
         """Models exported by torch are shared with other runtimes; quantised ones are not."""
@@ -90,16 +101,23 @@ class ExportedSession(TorchSession):
 
     overwrites = True
     exports = True
-    rewrites = False  # True if it changes exported models, for example by quantising them
     streams = 1  # parts of the batch that are computed at the same time
     model = ""  # name of its exported model in the cache; "": not cached
 
-    def __init__(self, dtype: Dtype, mode: str = "graph") -> None:
-        """Use NCHW images, as in ONNX. A runtime changes the layout for its kernels."""
+    def __init__(self, device: str, dtype: Dtype, threads: int, mode: str) -> None:
+        """Open a device of the runtime, by its name here.
+
+        Images are NCHW, as in ONNX. A runtime changes the layout for its kernels.
+        """
         super().__init__("cpu", dtype)
         self.channels_last = False
         self.case_dtype = dtype
         self.mode = mode
+        self.rewrites = mode != "graph"  # whether it changes exported models, for example by quantising them
+        self._name = device
+        self._on_cpu = device == "cpu"
+        self._threads = threads
+        self._bound_inputs: list[Any] = []
         self.work: tuple[Callable[..., Any], tuple[Any, ...]] | None = None  # step and inputs
 
     def compile(self, step: Callable[..., Any], state: int) -> Callable[..., Any]:
@@ -128,9 +146,9 @@ class ExportedSession(TorchSession):
             raise Unsupported("streams divide a batch, which must be the first axis of each input")
         return list(zip(*(tensor.chunk(self.streams) for tensor in inputs), strict=True))
 
+    @abstractmethod
     def loaded_streams(self, step: Callable[..., Any], parts: list[tuple[Any, ...]]) -> Callable[[], Any]:
         """Load the step's model for each part, and run all of them at the same time. Raises Unsupported."""
-        raise Unsupported("it has no streams")
 
     @abstractmethod
     def loaded(self, step: Callable[..., Any], inputs: tuple[Any, ...]) -> Callable[[], Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from benchbench.arrays import Array, Floats, Indices
@@ -173,48 +172,21 @@ def _precision_switches() -> list[Any]:
     return [cuda.matmul, cudnn.conv, cudnn.rnn, mkldnn.matmul, mkldnn.conv, mkldnn.rnn]
 
 
-@dataclass(frozen=True, slots=True)
-class Guidance:
-    """Recommended layout of images for a kind of device, by torch's name, and some dtypes."""
-
-    device: str
-    dtypes: frozenset[Dtype]
-    channels_last: bool
-    source: str
-
-
-# Channels last is a memory layout (`Tensor.to(memory_format=torch.channels_last)`), not another computation.
-# TensorFlow and JAX always use channels last, ONNX channels first. Reports show the layout.
-LAYOUTS = (
-    Guidance(
-        "cpu",
-        frozenset(Dtype),
-        channels_last=True,
-        source="oneDNN reorders channels first for each convolution: "
-        "https://pytorch.org/blog/accelerating-pytorch-vision-models-with-channels-last-on-cpu/; "
-        "measured: studies/output/torch_layouts.md",
-    ),
-    Guidance(
-        "cuda",
-        TENSOR_CORES,
-        channels_last=True,
-        source="tensor cores take it without a transposition: "
-        "https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html",
-    ),
-    Guidance(
-        "cuda",
-        frozenset({Dtype.FLOAT32, Dtype.FLOAT64}),
-        channels_last=False,
-        source="without tensor cores it is not faster, and was 1.6 times as slow on a V100: pytorch#44943",
-    ),
-    Guidance("xla", frozenset(Dtype), channels_last=False, source="XLA lays out arrays itself"),
-)
-
-
 def uses_channels_last(device: str, dtype: Dtype) -> bool:
-    """Layout of the first matching line of LAYOUTS; False without one."""
-    lines = (line for line in LAYOUTS if line.device == device and dtype in line.dtypes)
-    return next((line.channels_last for line in lines), False)
+    """Layout of images on a kind of device, by torch's name, as recommended for it.
+
+    It is a memory layout (`Tensor.to(memory_format=torch.channels_last)`), not another computation.
+    TensorFlow and JAX always use channels last, ONNX channels first. Reports show the layout.
+
+    - CPU: oneDNN reorders channels first for each convolution
+      (https://pytorch.org/blog/accelerating-pytorch-vision-models-with-channels-last-on-cpu/; measured:
+      studies/output/torch_layouts.md).
+    - CUDA: tensor cores take channels last without a transposition
+      (https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html). Without tensor cores it
+      is not faster, and was 1.6 times as slow on a V100 (pytorch#44943).
+    - XLA lays out arrays itself. For other devices, there is no recommendation.
+    """
+    return device == "cpu" or (device == "cuda" and dtype in TENSOR_CORES)
 
 
 def _computes_when_read(kind: type[Any]) -> bool:

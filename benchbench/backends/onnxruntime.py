@@ -31,7 +31,7 @@ from benchbench.backends.base import FULL_MEMORY, PrecisionMismatch, Session, re
 from benchbench.errors import Unsupported
 from benchbench.machine.kernel import cpu_flags
 from benchbench.model.case import Cache, Dtype, Phase
-from benchbench.model.device import Device, DeviceClass, StartUp, kind_of
+from benchbench.model.device import Device, DeviceClass, kind_of
 from benchbench.model.measurement import Memory
 from benchbench.model.note import NoteKind, note
 from benchbench.model.profile import Profile
@@ -106,7 +106,6 @@ class OnnxRuntime(ExportingBackend):
         }
     )
     weight_only_modes = tuple(BITS)
-    takes_streams = True
     # A scale in float32 for each block of weights.
     weight_bits = MappingProxyType(
         {DYNAMIC: 8.0, **{mode: bits + 32 / BLOCK_SIZE for mode, bits in BITS.items()}}
@@ -144,7 +143,6 @@ class OnnxRuntime(ExportingBackend):
             **{(ONNX, mode): f"{_weights_code('<FILE>', bits)}\n{RUN_CODE}" for mode, bits in BITS.items()},
         }
     )
-    start_up = StartUp(import_s=4.0, call_s=0.9, layer_s=0.025, warm_fraction=0.2, profile_s=1.0)
 
     def load(self) -> str:
         """Import onnxruntime and torch, and check that models can be exported."""
@@ -203,8 +201,6 @@ class OnnxRuntime(ExportingBackend):
         if reason := super().refuses(device, dtype, mode, phase, cache):
             return reason
         on_cpu = device.device_class is DeviceClass.CPU
-        if mode in self.lossy_modes and not (on_cpu and dtype is Dtype.FLOAT32):
-            return f"{mode} is supported only for float32 on its CPU"
         if dtype is Dtype.FLOAT16 and on_cpu:
             return "its CPU kernels compute float16 in float32"
         if kind_of(device.name) in OTHER_PROVIDERS and dtype not in PROVIDER_DTYPES:
@@ -258,20 +254,16 @@ class OnnxSession(ExportedSession):
 
     def __init__(self, device: str, dtype: Dtype, threads: int, mode: str = "graph") -> None:
         """Open a device such as `cpu`, `cuda:0` or `tensorrt:0`."""
-        super().__init__(dtype, mode)
-        self.rewrites = mode != "graph"
+        super().__init__(device, dtype, threads, mode)
         name, _, index = device.partition(":")
         self._other = OTHER_PROVIDERS.get(name)
         self._provider = self._other.name if self._other else PROVIDERS[name]
         self._index = int(index or 0)
-        self._on_cpu = device == "cpu"
         self._memory = self._other.memory if self._other else "cpu" if self._on_cpu else "cuda"
         if self._other and self._memory == "cpu":
             self.notes = (note(NoteKind.COPIES_IN_STEP),)
         if name == "tensorrt":  # its default for float32 is TF32
             os.environ["NVIDIA_TF32_OVERRIDE"] = "1" if dtype is Dtype.TF32 else "0"
-        self._threads = threads
-        self._bound_inputs: list[Any] = []
         # Rebinds outputs whose shapes depend on values: a bound output keeps the shape of its first run.
         self._bind_unfixed: Callable[[], None] = lambda: None
 

@@ -24,7 +24,7 @@ from benchbench.backends.base import SIDE, Session, require_precise_product
 from benchbench.errors import Unsupported
 from benchbench.machine.environment import install_line
 from benchbench.model.case import Cache, Dtype, Phase
-from benchbench.model.device import Device, DeviceClass, StartUp, kind_of
+from benchbench.model.device import Device, DeviceClass, kind_of
 from benchbench.model.measurement import Memory
 from benchbench.model.note import NoteKind, note
 from benchbench.model.profile import Profile
@@ -65,7 +65,6 @@ class OpenVino(ExportingBackend):
         }
     )
     weight_only_modes = tuple(COMPRESSIONS)
-    takes_streams = True
     weight_bits = MappingProxyType({WEIGHTS_INT8: 8.0, WEIGHTS_INT4: 4 + 16 / GROUP_SIZE})
     refused_modes: ClassVar[dict[str, str]] = {"eager": "OpenVINO runs whole graphs only"}
     device_kinds = ("cpu", *OTHER_PLUGINS.values())
@@ -96,7 +95,6 @@ class OpenVino(ExportingBackend):
             "outputs = compiled(inputs)",
         }
     )
-    start_up = StartUp(import_s=4.0, call_s=0.9, layer_s=0.025, warm_fraction=0.2, profile_s=1.0)
 
     def load(self) -> str:
         """Import openvino and torch, and check that models can be exported. Loads no plugin."""
@@ -132,10 +130,6 @@ class OpenVino(ExportingBackend):
             return "OpenVINO computes float64 in float32"
         if kind_of(device.name) == "npu" and dtype is not Dtype.FLOAT16:
             return "Intel's NPUs compute in float16"
-        if mode in self.lossy_modes and not (
-            device.device_class is DeviceClass.CPU and dtype is Dtype.FLOAT32
-        ):
-            return f"{mode} is supported only for float32 on its CPU"
         return super().refuses(device, dtype, mode, phase, cache)
 
     def missing_modes(self) -> dict[str, str]:
@@ -149,7 +143,7 @@ class OpenVino(ExportingBackend):
         import torch
 
         torch.set_num_threads(threads)
-        return OpenVinoSession(dtype, threads, device, mode)
+        return OpenVinoSession(device, dtype, threads, mode)
 
     def exported_as(self, dtype: Dtype, mode: str) -> str:
         """Models in bfloat16 are not shared, since their filters are converted."""
@@ -161,17 +155,12 @@ class OpenVinoSession(ExportedSession):
     done.
     """
 
-    def __init__(self, dtype: Dtype, threads: int, device: str = "cpu", mode: str = "graph") -> None:
+    def __init__(self, device: str, dtype: Dtype, threads: int, mode: str = "graph") -> None:
         """Open a device such as `cpu` or `xpu:0`."""
-        super().__init__(dtype, mode)
-        self.rewrites = mode != "graph"
-        self._threads = threads
-        self._name = device
-        self._on_cpu = device == "cpu"
+        super().__init__(device, dtype, threads, mode)
         self._plugin = CPU if self._on_cpu else _plugin_of(device)
         if not self._on_cpu:
             self.notes = (note(NoteKind.COPIES_IN_STEP),)
-        self._bound_inputs: list[Any] = []
 
     def exported(self, step: Callable[..., Any], inputs: tuple[Any, ...], folder: Path) -> Path:
         """Export the step, in bfloat16 with converted filters, or with compressed weights."""
