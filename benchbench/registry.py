@@ -29,7 +29,6 @@ FOLDERS = (
     f"{WORKLOADS}.operations",
     f"{WORKLOADS}.networks",
     f"{WORKLOADS}.transfers",
-    f"{WORKLOADS}.collectives",
 )
 # Files whose entries do not begin with the file's name: file → names, without the suffix `_backward`.
 FAMILIES = {
@@ -44,11 +43,12 @@ FAMILIES = {
     f"{WORKLOADS}.operations.rows": ("cross_entropy", "mse", "reduction", "sort", "top_k"),
     f"{WORKLOADS}.operations.tables": ("embedding", "gather", "scatter"),
     f"{WORKLOADS}.networks.decoders": ("gpt2", "llama", "transformer"),
-    f"{WORKLOADS}.networks.encoders": ("bert_base", "encoder_decoder"),
+    f"{WORKLOADS}.networks.encoders": ("bert_base", "encoder_decoder", "speech_encoder"),
     f"{WORKLOADS}.networks.plain_cnns": ("convnet", "mnist_cnn", "vgg16"),
     f"{WORKLOADS}.networks.residual_networks": ("r3d18", "resnet50"),
+    f"{WORKLOADS}.networks.vision": ("dcgan", "ssd_head", "unet"),
     f"{WORKLOADS}.transfers.copies": ("device_to_host", "host_to_device", "overlap"),
-    f"{WORKLOADS}.collectives.exchanges": (
+    f"{WORKLOADS}.transfers.exchanges": (
         *("all_gather", "all_reduce", "all_to_all", "barrier", "broadcast", "reduce_scatter", "send_recv"),
     ),
 }

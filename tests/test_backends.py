@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from benchbench.backends import jax as jax_module
-from benchbench.backends._torch_accelerators import torch_device
+from benchbench.backends._torch import torch_device
 from benchbench.backends.base import Backend, HostTimer, PrecisionMismatch, backend_class
 from benchbench.backends.fake import Fake
 from benchbench.backends.jax import Jax

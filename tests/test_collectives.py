@@ -31,7 +31,7 @@ from benchbench.worker.ranks import run_ranks
 from benchbench.worker.reference import reference
 from benchbench.workloads._collective import BetweenRanks, Collective
 from benchbench.workloads.base import Draw
-from benchbench.workloads.collectives.exchanges import MOST_LATE, SendRecv, counted, gone_early
+from benchbench.workloads.transfers.exchanges import MOST_LATE, SendRecv, counted, gone_early
 from tests.brief import time_briefly
 from tests.factories import a_case, a_measurement, a_record, a_run
 from tests.tiny import COLLECTIVES, EVERY

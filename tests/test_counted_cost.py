@@ -18,9 +18,9 @@ from benchbench.model.case import Case, Dtype
 from benchbench.worker.case import unused_work_note
 from benchbench.workloads._layers import Conv, ConvTranspose, Dense, saved_by_algorithms, saved_in
 from benchbench.workloads.base import Draw, Workload
-from benchbench.workloads.networks.dcgan import DcganTrain
 from benchbench.workloads.networks.encoders import BertBaseTrain
 from benchbench.workloads.networks.residual_networks import Resnet50Infer, Resnet50Train
+from benchbench.workloads.networks.vision import DcganTrain
 from benchbench.workloads.operations.attention import Attention, AttentionBackward
 from benchbench.workloads.operations.convolution import (
     Conv2d,

@@ -32,10 +32,10 @@ from benchbench.running.verification import computation_name, replicas
 from benchbench.workloads._programs import torch_parallel
 from benchbench.workloads.base import Draw, Training
 from benchbench.workloads.network import batch_statistics, grouped_by_device, micro_batches, part_of_batch
-from benchbench.workloads.networks.dcgan import DcganTrain
 from benchbench.workloads.networks.decoders import Gpt2Train, TransformerTrain
 from benchbench.workloads.networks.plain_cnns import ConvnetTrain
 from benchbench.workloads.networks.residual_networks import Resnet50Train
+from benchbench.workloads.networks.vision import DcganTrain
 from benchbench.workloads.steps import STRATEGIES, TrainingStep
 from tests.factories import a_case, a_cost, a_measurement, a_probe, a_record, a_run_info
 from tests.test_networks import TorchContext

@@ -14,8 +14,9 @@ from benchbench.workloads.networks.encoders import (
     BertBaseTrain,
     EncoderDecoderInfer,
     EncoderDecoderTrain,
+    SpeechEncoderInfer,
+    SpeechEncoderTrain,
 )
-from benchbench.workloads.networks.speech_encoder import SpeechEncoderInfer, SpeechEncoderTrain
 from tests.test_attention import Unmasked, Unscaled
 from tests.tiny import error_ratio, reference_of
 

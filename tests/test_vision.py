@@ -11,10 +11,9 @@ from benchbench.worker import verify
 from benchbench.worker.verify import LAMBDA, tolerance
 from benchbench.workloads._programs.numpy import gradients_of, training
 from benchbench.workloads.base import Draw
-from benchbench.workloads.networks.dcgan import DcganTrain
 from benchbench.workloads.networks.plain_cnns import MnistCnnInfer, Vgg16Infer
 from benchbench.workloads.networks.residual_networks import R3d18Infer
-from benchbench.workloads.networks.ssd_head import SsdHeadInfer, SsdHeadTrain
+from benchbench.workloads.networks.vision import DcganTrain, SsdHeadInfer, SsdHeadTrain
 from tests.test_networks import DRAW, FRAMEWORKS, Trained
 
 

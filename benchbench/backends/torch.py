@@ -17,8 +17,9 @@ from typing import Any
 
 from benchbench.arrays import Array
 from benchbench.backends._results import parts_of
-from benchbench.backends._torch import ON_THE_CPU, TorchSession
-from benchbench.backends._torch_accelerators import (
+from benchbench.backends._torch import (
+    ON_THE_CPU,
+    TorchSession,
     device_module,
     device_name,
     is_rocm,

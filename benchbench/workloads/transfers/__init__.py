@@ -1,1 +1,1 @@
-"""Transfers between host and device, and programs that overlap them with work."""
+"""Transfers between host and device and between devices, and programs that overlap them with work."""

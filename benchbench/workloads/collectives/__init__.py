@@ -1,1 +1,0 @@
-"""Collectives: arrays that pass between devices."""
