@@ -48,7 +48,6 @@ class Convolution(Operation):
     padding: int
 
     def __post_init__(self) -> None:
-        """Also raise UsageError for a kernel that is larger than the padded image."""
         super().__post_init__()
         sizes = zip(self.image_shape[2:], self.edges, self.filter_shape[2:], strict=True)
         for side, edge, kernel in sizes:

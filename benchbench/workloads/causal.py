@@ -222,7 +222,6 @@ class Decode(Generation):
         return 1
 
     def __post_init__(self) -> None:
-        """Also raise UsageError if there is no prompt."""
         super().__post_init__()
         if self.length < 2:
             raise UsageError("length=1 leaves no prompt; it must be at least 2.")

@@ -113,7 +113,6 @@ class TrainingStep(Network, Training):
     added = frozenset({"optimizer", "accumulate"})
 
     def __post_init__(self) -> None:
-        """Also raise UsageError for an unknown optimizer."""
         super().__post_init__()
         optimizer_named(self.optimizer)
 
@@ -209,7 +208,6 @@ class PipelinedTraining(TrainingStep, Chain):
     added = frozenset({"schedule"})
 
     def __post_init__(self) -> None:
-        """Also raise UsageError for an unknown schedule."""
         super().__post_init__()
         if self.schedule not in SCHEDULES:
             raise UsageError(

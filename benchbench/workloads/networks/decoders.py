@@ -40,7 +40,6 @@ class Gpt2(Decoder):
     added = frozenset({"width", "depth", "heads", "vocabulary", "context"})
 
     def __post_init__(self) -> None:
-        """Also raise UsageError for more tokens than positions."""
         super().__post_init__()
         if self.length > self.context:
             raise UsageError(f"length={self.length} must be at most context={self.context}.")
@@ -74,8 +73,6 @@ class Gpt2(Decoder):
 
 @dataclass(frozen=True)
 class Gpt2Train(PipelinedTraining, Gpt2):
-    """Forward, backward and update; by default with AdamW."""
-
     optimizer: str = "adamw"
 
     summary = "train GPT-2 on the next token"
@@ -84,15 +81,11 @@ class Gpt2Train(PipelinedTraining, Gpt2):
 
 @dataclass(frozen=True)
 class Gpt2Prefill(Prefill, Gpt2):
-    """Process a prompt: fill the cache and compute the logits of the next token."""
-
     summary = "read a prompt with GPT-2: the time to the first token"
 
 
 @dataclass(frozen=True)
 class Gpt2Decode(Decode, Gpt2):
-    """Compute one token from the cache of earlier ones."""
-
     summary = "generate a token with GPT-2 and a key-value cache"
 
 
@@ -126,9 +119,8 @@ class Llama(Decoder):
     }
 
     def __post_init__(self) -> None:
-        """Also raise UsageError for an odd head width, since rotary positions need pairs."""
         super().__post_init__()
-        if self.head % 2:
+        if self.head % 2:  # rotary positions turn pairs
             raise UsageError(f"width / heads = {self.head} must be even.")
 
     def tiny(self) -> Self:
@@ -164,8 +156,6 @@ class Llama(Decoder):
 
 @dataclass(frozen=True)
 class LlamaTrain(PipelinedTraining, Llama):
-    """Forward, backward and update; by default with AdamW."""
-
     optimizer: str = "adamw"
 
     summary = "train a Llama-style decoder on the next token"
@@ -173,15 +163,11 @@ class LlamaTrain(PipelinedTraining, Llama):
 
 @dataclass(frozen=True)
 class LlamaPrefill(Prefill, Llama):
-    """Process a prompt: fill the cache and compute the logits of the next token."""
-
     summary = "read a prompt with a Llama-style decoder: the time to the first token"
 
 
 @dataclass(frozen=True)
 class LlamaDecode(Decode, Llama):
-    """Compute one token from the cache of earlier ones."""
-
     summary = "generate a token with a Llama-style decoder and a key-value cache"
 
 
@@ -249,8 +235,6 @@ class TransformerInfer(Inference, Transformer):
 
 @dataclass(frozen=True)
 class TransformerTrain(PipelinedTraining, Transformer):
-    """Forward, backward and update; by default with Adam."""
-
     optimizer: str = "adam"
 
     summary = "train a two-layer Transformer on the next token"

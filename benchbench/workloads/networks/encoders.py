@@ -59,7 +59,6 @@ class BertBase(Network):
     added = BERT_SIZES
 
     def __post_init__(self) -> None:
-        """Also raise UsageError for more masked positions than tokens, or more tokens than positions."""
         super().__post_init__()
         if not self.masked <= self.length <= self.positions:
             raise UsageError(
@@ -130,8 +129,6 @@ class BertBase(Network):
 
 @dataclass(frozen=True)
 class BertBaseInfer(Inference, BertBase):
-    """Logits of the masked positions."""
-
     summary = "inference with BERT base: logits of masked tokens"
 
     def rounding_size(self) -> Self:
@@ -140,8 +137,6 @@ class BertBaseInfer(Inference, BertBase):
 
 @dataclass(frozen=True)
 class BertBaseTrain(TrainingStep, BertBase):
-    """Forward, backward and update; by default with AdamW."""
-
     optimizer: str = "adamw"
 
     summary = "train BERT base on masked tokens"
@@ -292,8 +287,6 @@ class EncoderDecoderInfer(Inference, EncoderDecoder):
 
 @dataclass(frozen=True)
 class EncoderDecoderTrain(TrainingStep, EncoderDecoder):
-    """Forward, backward and update; by default with Adam."""
-
     optimizer: str = "adam"
 
     summary = "train nn.Transformer: 6 encoder and 6 decoder layers"
@@ -414,8 +407,6 @@ class SpeechEncoder(BlockChain):
 
 @dataclass(frozen=True)
 class SpeechEncoderInfer(Inference, SpeechEncoder):
-    """Features of every frame."""
-
     summary = "inference with a speech encoder: two convolutions and a Transformer over 30 seconds"
 
     def rounding_size(self) -> Self:
@@ -424,8 +415,6 @@ class SpeechEncoderInfer(Inference, SpeechEncoder):
 
 @dataclass(frozen=True)
 class SpeechEncoderTrain(PipelinedTraining, SpeechEncoder):
-    """Forward, backward and update; by default with AdamW."""
-
     optimizer: str = "adamw"
 
     summary = "train a speech encoder: two convolutions and a Transformer over 30 seconds"

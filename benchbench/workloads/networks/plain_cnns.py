@@ -39,15 +39,11 @@ class Convnet(PlainCnn):
 
 @dataclass(frozen=True)
 class ConvnetInfer(Inference, Convnet):
-    """Logits of a batch of images."""
-
     summary = "inference with a small CNN: 2 convolutions and 2 dense layers, 32 × 32 images"
 
 
 @dataclass(frozen=True)
 class ConvnetTrain(PipelinedTraining, Convnet):
-    """Forward, backward and update."""
-
     summary = "train a small CNN: 2 convolutions and 2 dense layers, 32 × 32 images"
     version = 3  # and 2: torch's update is fused
 
@@ -83,15 +79,11 @@ class MnistCnn(PlainCnn):
 
 @dataclass(frozen=True)
 class MnistCnnInfer(Inference, MnistCnn):
-    """Logits of a batch of images."""
-
     summary = "inference with a CNN on 28 × 28 images: 3 convolutions and 2 dense layers"
 
 
 @dataclass(frozen=True)
 class MnistCnnTrain(PipelinedTraining, MnistCnn):
-    """Forward, backward and update; by default with Adam."""
-
     optimizer: str = "adam"
 
     summary = "train a CNN on 28 × 28 images: 3 convolutions and 2 dense layers"
@@ -150,14 +142,10 @@ class Vgg16(PlainCnn):
 
 @dataclass(frozen=True)
 class Vgg16Infer(Inference, Vgg16):
-    """Logits of a batch of images."""
-
     summary = "inference with VGG-16"
 
 
 @dataclass(frozen=True)
 class Vgg16Train(PipelinedTraining, Vgg16):
-    """Forward, backward and update."""
-
     summary = "train VGG-16"
     added = frozenset({"width", "optimizer"})

@@ -51,7 +51,6 @@ class ResidualNetwork(Chain):
     pool: ClassVar[int] = 1  # stride of the max-pool after the stem; 1: none
 
     def __post_init__(self) -> None:
-        """Also raise UsageError for a depth that is not in `depths`."""
         super().__post_init__()
         if self.depth not in self.depths:
             raise UsageError(f"depth={self.depth} must be {' or '.join(map(str, self.depths))}.")
@@ -286,7 +285,6 @@ class Resnet50Infer(Inference, Resnet50):
     summary = "inference with ResNet-50 v1.5"
 
     def __post_init__(self) -> None:
-        """Also raise UsageError if the streams do not divide the batch."""
         super().__post_init__()
         if reason := streams_obstacle(self.batch, self.streams):
             raise UsageError(f"{reason}.")
@@ -294,14 +292,11 @@ class Resnet50Infer(Inference, Resnet50):
 
 @dataclass(frozen=True)
 class Resnet50Train(ResidualTraining, Resnet50):
-    """Forward, backward and update."""
-
     summary = "train ResNet-50 v1.5"
     version = 3  # and 2: torch's update is fused
     added = frozenset({"depth", "optimizer"})
 
     def __post_init__(self) -> None:
-        """Also raise UsageError if the last batch norm has one value per channel and no variance."""
         super().__post_init__()
         if self.batch // self.accumulate == 1 and self.image == RESNET50_HALVINGS:
             raise UsageError(
@@ -382,20 +377,15 @@ class R3d18(ResidualNetwork):
 
 @dataclass(frozen=True)
 class R3d18Infer(Inference, R3d18):
-    """Logits of a batch of clips."""
-
     summary = "inference with R3D-18 on clips of video"
 
 
 @dataclass(frozen=True)
 class R3d18Train(ResidualTraining, R3d18):
-    """Forward, backward and update."""
-
     summary = "train R3D-18 on clips of video"
     added = frozenset({"width", "depth", "optimizer"})
 
     def __post_init__(self) -> None:
-        """Also raise UsageError if the last batch norm has one value per channel and no variance."""
         super().__post_init__()
         if (self.batch // self.accumulate, self.frames, self.image) == (1, R3D18_FRAMES, R3D18_PIXELS):
             raise UsageError(

@@ -113,15 +113,11 @@ class Unet(Network):
 
 @dataclass(frozen=True)
 class UnetInfer(Inference, Unet):
-    """Logits of the classes of each pixel."""
-
     summary = "inference with U-Net: classes of the pixels of a gray image"
 
 
 @dataclass(frozen=True)
 class UnetTrain(TrainingStep, Unet):
-    """Forward, backward and update."""
-
     summary = "train U-Net on the classes of pixels"
     version = 3  # torch, fully sharded, gathers its layers one by one
 
@@ -269,8 +265,6 @@ class SsdHead(Network):
 
 @dataclass(frozen=True)
 class SsdHeadInfer(Inference, SsdHead):
-    """The boxes of a batch, with their classes."""
-
     summary = "inference with the head of SSD300, a detector, on a backbone's feature maps"
 
     def sample(self, source: np.random.Generator, count: int) -> Indices:
@@ -285,8 +279,6 @@ class SsdHeadInfer(Inference, SsdHead):
 
 @dataclass(frozen=True)
 class SsdHeadTrain(TrainingStep, SsdHead):
-    """Forward, backward and update."""
-
     summary = "train the head of SSD300, a detector, on a backbone's feature maps"
     added = frozenset({"side", "width", "classes", "optimizer"})
 
@@ -361,8 +353,6 @@ class Dcgan(Network):
 
 @dataclass(frozen=True)
 class DcganInfer(Inference, Dcgan):
-    """Images of the generator."""
-
     summary = "images of DCGAN's generator"
 
 

@@ -175,8 +175,6 @@ class Attention(ScaledDotProduct):
 
 @dataclass(frozen=True)
 class AttentionBackward(Backward, Attention):
-    """Gradients of queries, keys and values."""
-
     summary = "gradients of scaled dot-product attention"
 
 

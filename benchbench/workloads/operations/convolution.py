@@ -55,8 +55,6 @@ class Conv2d(Sizes2d):
 
 @dataclass(frozen=True)
 class Conv2dBackward(ConvolutionBackward, Conv2d):
-    """Gradients of images and filters."""
-
     summary = "gradients of a 2-D convolution"
 
 
@@ -264,8 +262,6 @@ class Conv3d(Convolution):
 
 @dataclass(frozen=True)
 class Conv3dBackward(ConvolutionBackward, Conv3d):
-    """Gradients of clips and filters."""
-
     summary = "gradients of a 3-D convolution"
 
 
@@ -317,8 +313,6 @@ class DepthwiseConv2d(Convolution):
 
 @dataclass(frozen=True)
 class DepthwiseConv2dBackward(ConvolutionBackward, DepthwiseConv2d):
-    """Gradients of images and filters."""
-
     summary = "gradients of a 2-D convolution of each channel by itself"
 
 
@@ -343,7 +337,6 @@ class ConvTranspose2d(Operation):
     version = 2  # torch's gradients of outputs lie as images do
 
     def __post_init__(self) -> None:
-        """Raise UsageError also where the padding cuts off the whole result."""
         super().__post_init__()
         if min(self.output_shape) < 1:
             height, width = self.output_shape[2:]

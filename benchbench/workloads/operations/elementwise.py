@@ -96,7 +96,6 @@ class Dropout(Pointwise):
         return super().lacks(backend, dtype)
 
     def __post_init__(self) -> None:
-        """Raise UsageError also for a rate that drops nothing or everything."""
         super().__post_init__()
         if not 0 < self.rate < 1:
             raise UsageError(f"rate={self.rate} must be between 0 and 1.")

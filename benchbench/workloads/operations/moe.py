@@ -177,6 +177,4 @@ class Moe(Operation):
 
 @dataclass(frozen=True)
 class MoeBackward(Backward, Moe):
-    """Gradients of the tokens, the router and the experts."""
-
     summary = "gradients of a mixture-of-experts layer"

@@ -197,8 +197,6 @@ class BatchNorm(MemoryBound):
 
 @dataclass(frozen=True)
 class BatchNormBackward(MemoryBoundBackward, BatchNorm):
-    """Gradients of the images, the scale and the shift."""
-
     summary = "gradients of batch normalisation"
     constants = frozenset(RUNNING)
 

@@ -30,7 +30,6 @@ class _Pool2d(MemoryBound):
     version = 2  # torch's gradients of outputs lie as images do
 
     def __post_init__(self) -> None:
-        """Raise UsageError also for a window that is larger than the padded image, or all padding."""
         super().__post_init__()
         if 2 * self.padding > self.kernel:
             raise UsageError(f"padding={self.padding} must be at most half of kernel={self.kernel}.")

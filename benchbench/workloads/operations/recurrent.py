@@ -198,8 +198,6 @@ class Lstm(Recurrent):
 
 @dataclass(frozen=True)
 class LstmBackward(Backward, Lstm):
-    """Gradients of the input and of the weights."""
-
     summary = "gradients of an LSTM layer"
 
 
@@ -243,8 +241,6 @@ class Gru(Recurrent):
 
 @dataclass(frozen=True)
 class GruBackward(Backward, Gru):
-    """Gradients of the input and of the weights."""
-
     summary = "gradients of a GRU layer"
 
 
@@ -268,6 +264,4 @@ class Rnn(Recurrent):
 
 @dataclass(frozen=True)
 class RnnBackward(Backward, Rnn):
-    """Gradients of the input and of the weights."""
-
     summary = "gradients of a plain recurrent layer"

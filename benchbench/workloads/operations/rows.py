@@ -34,7 +34,6 @@ class Reduction(FunctionOperation):
     may_be_zero = frozenset({"axis"})
 
     def __post_init__(self) -> None:
-        """Raise UsageError also for an axis that no matrix has."""
         super().__post_init__()
         if self.axis > 1:
             raise UsageError(f"axis={self.axis}: a matrix has the axes 0 and 1.")
@@ -144,7 +143,6 @@ class TopK(_OrderedRows):
     summary = "the k largest values of every row of a matrix"
 
     def __post_init__(self) -> None:
-        """Raise UsageError also for more values than a row has."""
         super().__post_init__()
         if self.k > self.columns:
             raise UsageError(f"k={self.k} is more than a row has: columns={self.columns}.")

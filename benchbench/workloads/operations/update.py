@@ -44,7 +44,6 @@ class Update(Training):
     has_loss = False
 
     def __post_init__(self) -> None:
-        """Raise UsageError for an optimizer or a network that is not there."""
         super().__post_init__()
         optimizer_named(self.optimizer)
         parameters_of(self.of)

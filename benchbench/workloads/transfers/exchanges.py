@@ -183,7 +183,6 @@ class SendRecv(_Exchange):
     }
 
     def __post_init__(self) -> None:
-        """Raise UsageError for a pattern that is not known."""
         super().__post_init__()
         one, other = self.link or (0, 1)
         if (self.pattern not in (RING, PAIR) and not self.link) or one >= other:

@@ -59,7 +59,6 @@ class InputPipeline(TrainingStep, PlainCnn):
     may_be_zero = frozenset({"workers"})
 
     def __post_init__(self) -> None:
-        """Raise UsageError also for a source that is no name of a set."""
         super().__post_init__()
         if not NAME.fullmatch(self.source):
             raise UsageError(
