@@ -38,7 +38,7 @@ AT_START = ("PYTHON", "LC_", "LANG", "TZ", "MPL")  # variables that a process re
 MOST_BYTES = 2**18  # of a request
 MOST_DESCRIPTORS = 2**16
 MODULE = (sys.executable, "-P", "-m")
-FORKED = ((*MODULE, "benchbench.worker", "fake"), (*MODULE, "benchbench.worker.user_files"))
+FORKED = (*MODULE, "benchbench.worker", "fake")
 
 
 def can_stand_for_fresh(changed: Mapping[str, str]) -> bool:
@@ -145,7 +145,7 @@ def become(request: dict[str, Any], streams: Sequence[int]) -> NoReturn:
 
 
 class ForkingPopen(subprocess.Popen[Any]):
-    """Like `subprocess.Popen`, but commands in `FORKED` run in the fork and execute no program."""
+    """Like `subprocess.Popen`, but the command `FORKED` runs in the fork and execute no program."""
 
     def __init__(self, args: Any, **options: Any) -> None:
         if is_forked(args):
@@ -155,7 +155,7 @@ class ForkingPopen(subprocess.Popen[Any]):
 
 
 def is_forked(command: Sequence[str] | str) -> bool:
-    return any((*command[: len(start)],) == start for start in FORKED)
+    return (*command[: len(FORKED)],) == FORKED
 
 
 def run_in_fork(

@@ -95,7 +95,6 @@ def test_a_worker_of_a_forked_command_is_like_a_fresh_one(folder: Path) -> None:
 def test_only_workers_without_a_framework_are_forked() -> None:
     worker = [sys.executable, "-P", "-m", "benchbench.worker"]
     assert is_forked([*worker, "fake", "3", "4"])
-    assert is_forked([sys.executable, "-P", "-m", "benchbench.worker.user_files", "3"])
     assert not any(
         map(is_forked, ([*worker, "torch", "3", "4"], ["python", *worker[1:], "fake"], "python -P", []))
     )

@@ -20,6 +20,7 @@ from benchbench import paths, registry
 from benchbench.errors import UsageError, unknown
 from benchbench.launch import project
 from benchbench.launch.project import UserCode, user_code
+from benchbench.launch.transport import RunJob
 from benchbench.launch.user_files import (
     HINT,
     FileMistake,
@@ -55,10 +56,10 @@ class UserCatalogue:
         self,
         files: Mapping[str, Path],
         mistakes: Sequence[FileMistake],
-        process: UserFilesProcess,
+        run_job: RunJob,
         shipped: Set[str],
     ) -> None:
-        self._files, self._mistakes, self._process, self._shipped = files, mistakes, process, shipped
+        self._files, self._mistakes, self._run_job, self._shipped = files, mistakes, run_job, shipped
         self._read = lru_cache(maxsize=None)(self._read_file)
 
     def workload(self, name: str) -> UserWorkload | None:
@@ -85,7 +86,7 @@ class UserCatalogue:
 
     def _read_file(self, stem: str) -> tuple[list[UserWorkload], list[FileMistake]]:
         file = self._files[stem]
-        workloads, mistakes = described_workloads(file, f"{WORKLOADS}.{stem}", self._process)
+        workloads, mistakes = described_workloads(file, f"{WORKLOADS}.{stem}", self._run_job)
         new = [workload for workload in workloads if workload.name not in self._shipped]
         shadows = [_shadow(file, workload.name) for workload in workloads if workload.name in self._shipped]
         return new, [*mistakes, *shadows]

@@ -173,7 +173,8 @@ class LocalWorker(Worker):
     @property
     def alive(self) -> bool:
         """True if the process runs, accepts jobs, and still has its folder."""
-        return not self._closed and self._process.poll() is None and os.path.isdir(self._folder)
+        is_running = not self._closed and self._process.poll() is None and not self._channel.ended
+        return is_running and os.path.isdir(self._folder)
 
     def close(self) -> None:
         if self._closed:

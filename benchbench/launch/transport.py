@@ -10,7 +10,7 @@ import json
 import os
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -134,6 +134,9 @@ class RunningJob(ABC):
     @abstractmethod
     def result(self, timeout_s: float) -> Answer:
         """Return the answer. Ends the job if it takes more than `timeout_s` from now."""
+
+
+RunJob = Callable[[Message], Answer]
 
 
 class Worker(ABC):

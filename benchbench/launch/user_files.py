@@ -1,38 +1,34 @@
-"""The user's workload files, imported in a separate process within a time limit.
+"""The user's workload files, imported by a worker within a time limit.
 
-If a file exits, hangs or crashes the process, that is a mistake in the file. The next request starts a new
-process.
+If a file exits, hangs or crashes the worker, that is a mistake in the file. The next job starts a new worker.
 """
 
 from __future__ import annotations
 
-import os
-import signal
-import socket
-import subprocess
 import sys
 import weakref
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import msgspec
 
-from benchbench import paths, registry
+from benchbench import paths
 from benchbench.errors import UsageError, page
 from benchbench.format import visible
-from benchbench.launch.project import UserCode, warn_of_first_execution
-from benchbench.launch.transport import Channel
+from benchbench.launch.pool import WorkerPool
+from benchbench.launch.project import UserCode
+from benchbench.launch.transport import Answer, Message, RunJob
+from benchbench.launch.workers import REFERENCE
 from benchbench.model.case import Dtype, Phase, Scalar
 from benchbench.model.measurement import Cost
 from benchbench.model.placement import Strategy
-from benchbench.redaction import hide_in_message
+from benchbench.model.run import Settings
 
-TIMEOUT_S = 10.0  # to import a file or compute a workload's cost; then the process ends itself
-START_TIMEOUT_S = 2.0  # added for starting the process
+T = TypeVar("T", "_FileDescription", "_SizeDescription")
+TIMEOUT_S = 10.0  # to import a file or compute a workload's cost
 HINT = f"{page('workloads')} says what a workload file must have."
 
 
@@ -110,13 +106,13 @@ class UserWorkload:
 
     __name__: str
 
-    def __init__(self, facts: _Workload, file: Path, process: UserFilesProcess) -> None:
+    def __init__(self, facts: _Workload, file: Path, run_job: RunJob) -> None:
         self.name = self.__name__ = facts.name
         self.summary, self.phase = facts.summary, facts.phase
         self.draws_tolerated = facts.draws_tolerated
         self.version, self.refused_on_cpu = facts.version, facts.refused_on_cpu
         self.worlds, self.unsupported = tuple(facts.worlds), facts.unsupported
-        self._facts, self._file, self._process = facts, file, process
+        self._facts, self._file, self._run_job = facts, file, run_job
         self._size_at = lru_cache(maxsize=None)(self._describe_at)
 
     def fields(self) -> dict[str, Scalar]:
@@ -136,8 +132,8 @@ class UserWorkload:
         return self._size_at(tuple(params.items()))
 
     def _describe_at(self, params: tuple[tuple[str, Scalar], ...]) -> UserWorkloadSize:
-        request = {"workload": self.name, "params": dict(params), "file": str(self._file)}
-        size = self._process.request(request, _SizeDescription)
+        job = {"workload": self.name, "params": dict(params), "file": str(self._file)}
+        size = _describe(job, _SizeDescription, self._run_job)
         if size.refused:
             raise UsageError(size.refused, size.hint)
         if size.mistakes:
@@ -152,93 +148,44 @@ class UserWorkload:
 
 
 class UserFilesProcess:
-    """The process that imports the user's files: started at the first request, replaced after a failure."""
+    """Runs jobs in a process that imports the user's files: started at the first job, replaced if it ends."""
 
-    def __init__(
-        self, code: UserCode, timeout_s: float = TIMEOUT_S, start_timeout_s: float = START_TIMEOUT_S
-    ) -> None:
-        self._code, self._timeout_s, self._start_timeout_s = code, timeout_s, start_timeout_s
-        self._channel: Channel | None = None
-        self._process: subprocess.Popen[bytes] | None = None
-        self._finalizer: Any = None
+    def __init__(self, code: UserCode, timeout_s: float = TIMEOUT_S) -> None:
+        self._pool = WorkerPool((), Settings(threads=1, timeout_s=timeout_s), sys.executable, code)
+        self._is_open = False
 
-    def request(self, message: dict[str, Any], answer_type: Any) -> Any:
-        """Send a request; return the answer. Without one, its `mistakes` describe how the process ended."""
+    def __call__(self, job: Message) -> Answer:
+        if not self._is_open:
+            self._pool.__enter__()
+            self._is_open = True
+            # The finalizer also ends the process when this interpreter exits.
+            weakref.finalize(self, self._pool.__exit__, None, None, None)
+        return self._pool.run_job(job, REFERENCE.target)
+
+
+def _describe(job: Message, kind: type[T], run_job: RunJob) -> T:
+    """Describe a file or a size of its workload. Without an answer, the mistake is how the process ended."""
+    answer = run_job({"kind": "workloads", **job})
+    text = f"the process that imported it: {answer.message}"
+    if answer.reply is not None:
         try:
-            channel = self._channel or self._start()
-            channel.send(message)
-            answer = channel.receive(self._timeout_s + self._start_timeout_s)
-            if answer is not None:
-                return msgspec.convert(hide_in_message(answer), answer_type)
-            text = self._ending()
-        except TimeoutError:
-            text = f"no answer within {self._timeout_s + self._start_timeout_s:g} s"
-        except ValueError as error:  # also msgspec.ValidationError
-            text = f"its answer cannot be read: {error}"
-        except OSError as error:  # no more processes or descriptors
-            text = f"no process to import it: {error.strerror}"
-        self.close()
-        return answer_type(mistakes=[_Mistake(text, None)])
-
-    def close(self) -> None:
-        """End the process and its children. The next request starts another."""
-        if self._finalizer:
-            self._finalizer()
-        self._channel = self._process = self._finalizer = None
-
-    def _start(self) -> Channel:
-        warn_of_first_execution()
-        ours, theirs = socket.socketpair()
-        root = str(Path(__file__).parent.parent.parent)
-        path = os.pathsep.join([root, *self._code.sources, *self._code.python_path])
-        folders = os.pathsep.join(self._code.workloads)
-        arguments = [str(theirs.fileno()), str(self._timeout_s)]
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "benchbench.worker.user_files", *arguments],
-                env={**os.environ, "PYTHONPATH": path, registry.WORKLOAD_PATH: folders},
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        self._channel = Channel(ours)
-        # The finalizer also ends the process when this interpreter exits.
-        self._finalizer = weakref.finalize(self, _end, self._process, self._channel)
-        return self._channel
-
-    def _ending(self) -> str:
-        """How the process ended."""
-        assert self._process is not None
-        try:
-            code = self._process.wait(self._start_timeout_s)
-        except subprocess.TimeoutExpired:
-            return "it closes the connection to the process that imports it"
-        if code == -signal.SIGALRM:
-            return f"it takes more than {self._timeout_s:g} s"
-        ending = f"signal {-code}" if code < 0 else f"exit code {code}"
-        return f"it ended the process that imported it: {ending}"
-
-
-def _end(process: subprocess.Popen[bytes], channel: Channel) -> None:
-    channel.close()
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+            return msgspec.convert(answer.reply, kind)
+        except ValueError as error:
+            text = f"its description cannot be read: {error}"
+    return kind(mistakes=[_Mistake(text, None)])
 
 
 def described_workloads(
-    file: Path, module: str, process: UserFilesProcess
+    file: Path, module: str, run_job: RunJob
 ) -> tuple[list[UserWorkload], Iterable[FileMistake]]:
     """The workloads that a file defines, and its mistakes."""
-    description = process.request({"module": module, "file": str(file)}, _FileDescription)
+    description = _describe({"module": module, "file": str(file)}, _FileDescription, run_job)
     mistakes = [*description.mistakes]
     if description.refused:
         mistakes.append(_Mistake(description.refused, None))
     stem = module.rpartition(".")[2]
     return (
-        [UserWorkload(facts, file, process) for facts in description.workloads],
+        [UserWorkload(facts, file, run_job) for facts in description.workloads],
         [FileMistake(mistake_text(file, mistake), stem) for mistake in mistakes],
     )
 

@@ -1,7 +1,6 @@
 """The user's models with the facts that a plan needs.
 
-A worker imports and describes them: this process has no framework, and imports may take longer than
-`user_files` allows for a workload file.
+A worker with their framework imports and describes them, since this process has none.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from benchbench.backends.base import Backend
 from benchbench.errors import UnreadableInput, UsageError
 from benchbench.format import quantity, visible
 from benchbench.launch.functions import imported_packages, module_file
-from benchbench.launch.transport import Answer, Message
+from benchbench.launch.transport import RunJob
 from benchbench.machine.environment import cache_folder
 from benchbench.model.case import STREAMS, Dtype, Phase, Scalar, streams_obstacle
 from benchbench.model.measurement import Cost, ModelFacts
@@ -49,7 +48,6 @@ from benchbench.workloads._optimizers import refuses_to_train
 from benchbench.workloads.base import NO_FLOAT8
 from benchbench.workloads.steps import DRAWS_TOLERATED
 
-RunJob = Callable[[Message], Answer]
 PACKAGES: Mapping[str, tuple[str, ...]] = MappingProxyType(  # kind of model → packages that its file imports
     {
         KERAS: ("keras", "keras_hub", "tensorflow"),

@@ -30,7 +30,7 @@ from benchbench.launch import catalogue, user_models
 from benchbench.launch.local import LocalTransport
 from benchbench.launch.pool import WorkerPool
 from benchbench.launch.project import UserCode, no_code
-from benchbench.launch.transport import Transport
+from benchbench.launch.transport import RunJob, Transport
 from benchbench.launch.user_models import UserModel
 from benchbench.machine.conditions import tolerated_cores
 from benchbench.machine.environment import cache_folder, limits, usable_threads
@@ -274,12 +274,12 @@ def described_models(options: MeasureOptions, observer: RunObserver) -> Iterator
 @contextmanager
 def _describers(
     targets: Sequence[Target], settings: Settings, code: UserCode | None = None
-) -> Iterator[Callable[[str], user_models.RunJob]]:
+) -> Iterator[Callable[[str], RunJob]]:
     """Yield a function: kind of model → function that runs a job in a worker for such models."""
     with ExitStack() as pools:
 
         @cache
-        def ask_of(kind: str) -> user_models.RunJob:
+        def ask_of(kind: str) -> RunJob:
             kind_targets = request.targets_of_kind(targets, kind)
             pool = pools.enter_context(WorkerPool(kind_targets, settings, sys.executable, code))
             return partial(pool.run_job, target=pool.first_ready())

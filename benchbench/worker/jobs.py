@@ -42,6 +42,7 @@ from benchbench.worker.program import (
     workload_of,
 )
 from benchbench.worker.ranks import on_cpu, run_launched, run_ranks
+from benchbench.worker.user_files import describe_workloads
 from benchbench.worker.user_models.lookup import (
     conversion_error,
     describe_model,
@@ -400,6 +401,7 @@ def profile_rank(session: Session, runner: Runner, blocks: tuple[int, int], fold
 
 ANSWERS: dict[str, Callable[[Backend, Message], Message]] = {  # by kind of job
     "describe": describe_job,
+    "workloads": lambda _, job: describe_workloads(job),
     "probe": lambda backend, _: probe_job(backend),
     "preload": preload_job,
     "reference": lambda _, job: {"reference": dataclasses.asdict(reference_for(job))},

@@ -1,18 +1,9 @@
-"""Import of a user's workload files for another process, which gets their workloads or their mistakes.
-
-Run as `python -m benchbench.worker.user_files DESCRIPTOR`. Questions and answers are JSON lines. The process
-ends if an answer takes too long, or when the channel closes.
-"""
+"""Descriptions of the workloads in a user's file, and of the mistakes in it."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
-import json
-import os
-import signal
-import socket
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from importlib import import_module
@@ -21,37 +12,22 @@ from typing import Any, get_origin
 from benchbench import registry
 from benchbench.errors import UsageError, kind_of, line_of_error, text_of
 from benchbench.model.case import Dtype, Phase
-from benchbench.worker.children import die_with_parent
 from benchbench.workloads.base import Workload
 
 Message = dict[str, Any]
 MAX_MESSAGE = 300  # characters of an error's text
 
 
-def main(descriptor: int, limit_s: float) -> None:
-    """Answer questions until the channel closes. An answer that takes over `limit_s` ends the process."""
-    die_with_parent(os.getppid(), signal.SIGCONT)  # a stopped process would not see the channel close
-    os.set_inheritable(descriptor, False)
-    registry.add_user_folders()
-    with socket.socket(fileno=descriptor) as channel, channel.makefile("rwb") as lines:
-        for line in lines:
-            signal.setitimer(signal.ITIMER_REAL, limit_s)  # its signal ends the process
-            reply = json.dumps(answer(json.loads(line)), ensure_ascii=False)
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            lines.write(reply.encode(errors="replace") + b"\n")  # file names may contain lone surrogates
-            lines.flush()
-
-
-def answer(question: Message) -> Message:
+def describe_workloads(job: Message) -> Message:
     """Describe a module, or a workload at these parameters.
 
-    Mistakes in the user's file are part of the answer.
+    Mistakes in the user's file are part of the description.
     """
-    file = question["file"]
+    file = job["file"]
     try:
-        if "module" in question:
-            return describe_module(import_module(question["module"]), file)
-        return describe_case(question["workload"], question["params"])
+        if "module" in job:
+            return describe_module(import_module(job["module"]), file)
+        return describe_case(job["workload"], job["params"])
     except UsageError as error:
         return {"refused": str(error), "hint": error.hint}
     except SystemExit:
@@ -168,7 +144,3 @@ def _line_of_class(kind: type) -> int | None:
     with suppress(OSError, TypeError):
         return inspect.getsourcelines(kind)[1]
     return None
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), float(sys.argv[2]))
