@@ -150,6 +150,10 @@ class Row:
         """Value of a metric; an empty one if the case has none."""
         return self.metrics.get(name, UNKNOWN)
 
+    def share(self, name: str) -> Value:
+        """One of `SHARES`; an empty value if a step has no parts."""
+        return self.shares.get(name, UNKNOWN)
+
     @property
     def is_unranked(self) -> bool:
         """True if the case's speed is not comparable with others; its notes have the reason."""
@@ -532,8 +536,7 @@ def _timer_notes(measurements: Sequence[Measurement]) -> list[Note]:
     return [note(NoteKind.TIMER_COST, share=median(shares), limit=1 / OVERHEAD)]
 
 
-_Cell = tuple[Any, str]  # a value, and the reason if it is None
-_Column = Callable[[Row], _Cell]
+_Column = Callable[[Row], Any]  # a plain value, or a `Value` with the reason if it is absent
 
 
 def params_text(params: Mapping[str, Scalar]) -> str:
@@ -544,15 +547,16 @@ def params_text(params: Mapping[str, Scalar]) -> str:
 def flatten(row: Row) -> dict[str, Any]:
     """`COLUMNS` of a row. `notes`: the row's notes, then the reasons for empty columns."""
     cells = {name: column(row) for name, column in _COLUMNS.items()}
-    absent = [f"{name}: {reason}" for name, (value, reason) in cells.items() if value is None and reason]
-    notes = (*(note.text for note in row.notes), *absent)
-    return {name: value for name, (value, _) in cells.items()} | {"notes": notes}
+    values = {name: cell.value if isinstance(cell, Value) else cell for name, cell in cells.items()}
+    reasons = {name: cell.reason for name, cell in cells.items() if isinstance(cell, Value)}
+    absent = [f"{name}: {reason}" for name, reason in reasons.items() if values[name] is None and reason]
+    return values | {"notes": (*(note.text for note in row.notes), *absent)}
 
 
 def number_of(row: Row, name: str) -> Value:
     """One of `NUMBERS`, in the unit of `unit_of`."""
-    value, reason = _COLUMNS[name](row)
-    return Value(value, reason=reason)
+    cell = _COLUMNS[name](row)
+    return Value(cell.value, reason=cell.reason) if isinstance(cell, Value) else Value(cell)
 
 
 def unit_of(row: Row, name: str) -> str:
@@ -568,102 +572,77 @@ def data_frame(rows: Iterable[Row]) -> pd.DataFrame:
     return pd.DataFrame([flatten(row) for row in rows], columns=list(COLUMNS), dtype=object)
 
 
-def _fact(of: Callable[[Row], Any]) -> _Column:
-    """Column without a reason for empty values."""
-    return lambda row: (of(row), "")
+def _unknown(row: Row) -> Value:
+    """The reason why a fact about the work is absent: it is a user's function."""
+    return Value(None, reason=USER_FUNCTION if row.ok else "")
 
 
-def _case_fact(of: Callable[[Row], Any]) -> _Column:
-    """Column that is unknown for a user's function."""
-    return lambda row: (of(row) or None, USER_FUNCTION if row.ok else "")
+def _count(name: str, row: Row) -> int | Value:
+    """Counted work of a step."""
+    counts: int = getattr(row.cost, name, 0)
+    return counts if row.cost and row.cost.counted else _unknown(row)
 
 
-def _count(of: Callable[[Row], int]) -> _Column:
-    """Column of counted work, unknown for a user's function."""
-
-    def column(row: Row) -> _Cell:
-        counted = row.cost and row.cost.counted
-        return (of(row) if counted else None), USER_FUNCTION if row.ok else ""
-
-    return column
+def _latency_end(end: str, row: Row) -> Value:
+    latency = row.metric("latency_s")
+    return Value(getattr(latency, end), reason=latency.reason)
 
 
-def _metric(name: str, row: Row) -> _Cell:
-    value = row.metric(name)
-    return value.value, value.reason
+def _quantile(name: str, row: Row) -> float | Value | None:
+    quantile_s: float | Value | None = getattr(row.steps, name, None)
+    return quantile_s
 
 
-def _latency_end(end: str, row: Row) -> _Cell:
-    value = row.metric("latency_s")
-    return getattr(value, end), value.reason
+def _position_cell(name: str, row: Row) -> Value:
+    return Value(getattr(row.position, name), reason=row.position.reasons.get(name, ""))
 
 
-def _quantile(name: str, row: Row) -> _Cell:
-    return (getattr(row.steps, name) if row.steps else None), ""
-
-
-def _p99(row: Row) -> _Cell:
-    return (row.steps.p99_s.value, row.steps.p99_s.reason) if row.steps else (None, "")
-
-
-def _position_cell(name: str, row: Row) -> _Cell:
-    return getattr(row.position, name), row.position.reasons.get(name, "")
-
-
-def _share(name: str, row: Row) -> _Cell:
-    value = row.shares.get(name, UNKNOWN)
-    return value.value, value.reason
-
-
-def _price(name: str, row: Row) -> _Cell:
-    return getattr(row.price, name), row.price.reason
+def _price(name: str, row: Row) -> Value:
+    return Value(getattr(row.price, name), reason=row.price.reason)
 
 
 _IDENTITY: Mapping[str, _Column] = {
-    "case": _fact(lambda row: row.case.id),
-    "suite": _fact(lambda row: row.case.suite),
-    "workload": _fact(lambda row: row.case.workload),
-    "params": _fact(lambda row: row.case.params),
-    "dtype": _case_fact(lambda row: row.case.dtype and str(row.case.dtype)),
-    "mode": _case_fact(lambda row: row.case.mode),
-    "phase": _case_fact(lambda row: row.case.phase and str(row.case.phase)),
-    "cache": _case_fact(lambda row: row.case.dtype and str(row.case.cache)),
-    "backend": _fact(lambda row: row.case.backend),
-    "target": _fact(lambda row: row.case.target),
-    "framework_version": _fact(lambda row: row.framework_version),
-    "device": _fact(lambda row: row.case.device),
-    "device_name": _fact(lambda row: row.device_name),
-    "status": _fact(lambda row: str(row.status)),
-    "message": _fact(lambda row: row.message),
-    "rounds": _fact(lambda row: row.rounds),
-    "samples": _fact(lambda row: row.samples),
-    "contended": _fact(lambda row: row.contended),
-    "layout": _fact(lambda row: row.layout),
+    "case": lambda row: row.case.id,
+    "suite": lambda row: row.case.suite,
+    "workload": lambda row: row.case.workload,
+    "params": lambda row: row.case.params,
+    "dtype": lambda row: str(row.case.dtype) if row.case.dtype else _unknown(row),
+    "mode": lambda row: row.case.mode or _unknown(row),
+    "phase": lambda row: str(row.case.phase) if row.case.phase else _unknown(row),
+    "cache": lambda row: str(row.case.cache) if row.case.dtype else _unknown(row),
+    "backend": lambda row: row.case.backend,
+    "target": lambda row: row.case.target,
+    "framework_version": lambda row: row.framework_version,
+    "device": lambda row: row.case.device,
+    "device_name": lambda row: row.device_name,
+    "status": lambda row: str(row.status),
+    "message": lambda row: row.message,
+    "rounds": lambda row: row.rounds,
+    "samples": lambda row: row.samples,
+    "contended": lambda row: row.contended,
+    "layout": lambda row: row.layout,
 }
 # Columns that are not metrics, each after the metric that it belongs to.
 _EXTRA_COLUMNS: Mapping[str, Mapping[str, _Column]] = {
     "latency_s": {
         "latency_low_s": partial(_latency_end, "low"),
         "latency_high_s": partial(_latency_end, "high"),
-        "latency_min_s": partial(_quantile, "min_s"),
-        "latency_p50_s": partial(_quantile, "p50_s"),
-        "latency_p90_s": partial(_quantile, "p90_s"),
-        "latency_p99_s": _p99,
+        **{f"latency_{name}": partial(_quantile, name) for name in ("min_s", "p50_s", "p90_s", "p99_s")},
     },
     "items_per_s": {
-        "item": _fact(lambda row: row.item),
-        "flops": _count(lambda row: row.cost.flops if row.cost else 0),
-        "bytes": _count(lambda row: row.cost.bytes if row.cost else 0),
+        "item": lambda row: row.item,
+        "flops": partial(_count, "flops"),
+        "bytes": partial(_count, "bytes"),
     },
     "bytes_per_s": {name: partial(_position_cell, name) for name in roofline.FIELDS},
     "entry_skew_s": {
-        "communication_share": _fact(lambda row: row.communication.value),
-        "idle_share": _fact(lambda row: row.idle.value),
+        "communication_share": lambda row: row.communication,
+        "idle_share": lambda row: row.idle,
     },
-    "items_per_j": {name: partial(_share, name) for name in SHARES},
+    "items_per_j": {name: partial(Row.share, name=name) for name in SHARES},
     "peak_host_bytes": {
-        "relative_error": lambda row: (row.relative_error.value, row.relative_error.reason),
-        "error_of_allowed": lambda row: (row.error_of_allowed.value, row.error_of_allowed.reason),
+        "relative_error": lambda row: row.relative_error,
+        "error_of_allowed": lambda row: row.error_of_allowed,
     },
 }
 
@@ -671,7 +650,9 @@ _EXTRA_COLUMNS: Mapping[str, Mapping[str, _Column]] = {
 def _columns() -> dict[str, _Column]:
     columns = dict(_IDENTITY)
     for metric in METRICS:
-        columns |= {metric.name: partial(_metric, metric.name)} | dict(_EXTRA_COLUMNS.get(metric.name, {}))
+        columns |= {metric.name: partial(Row.metric, name=metric.name)} | dict(
+            _EXTRA_COLUMNS.get(metric.name, {})
+        )
     return columns | {name: partial(_price, name) for name in pricing.FIELDS}
 
 
