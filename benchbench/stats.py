@@ -15,6 +15,9 @@ UNRELATED_P = 0.02  # a variance less likely than this is not related to the oth
 EXTREME_P = 1e-3  # a large variance less likely than this does not contribute to the typical one
 MAX_LOG = 700.0  # exp of a larger logarithm overflows
 NEWTON_STEPS = 30
+MIN_DEVIATION = 1e-4  # of logarithms: equal values must not make every difference significant
+MAD_TO_DEVIATION = 1.4826  # for normal data (Iglewicz & Hoaglin 1993)
+POWER = 0.8  # of the smallest detectable change
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +49,8 @@ def quantile(values: Sequence[float], q: float) -> float:
     return ordered[low] + (position - low) * (ordered[high] - ordered[low])
 
 
-def headline(medians: Sequence[float], confidence: float = 0.95, planned: int | None = None) -> Interval:
-    """Geometric mean of the processes' medians, with a t interval over processes.
+def headline(medians: Sequence[float], planned: int | None = None) -> Interval:
+    """Geometric mean of the processes' medians, with a 95 % t interval over processes.
 
     Processes are the unit: samples of one process share its memory layout, its autotuning and its
     neighbours, so their number does not predict another process (Kalibera & Jones 2013). If the spread of
@@ -61,7 +64,7 @@ def headline(medians: Sequence[float], confidence: float = 0.95, planned: int | 
     first = logs[:planned]
     if len(first) < 2:
         return Interval(None, mid, None)
-    half = t_quantile((1 + confidence) / 2, len(first) - 1) * deviation(first) / math.sqrt(count)
+    half = t_quantile(0.975, len(first) - 1) * deviation(first) / math.sqrt(count)
     return Interval(mid / math.exp(half), mid, mid * math.exp(half))
 
 
@@ -174,18 +177,16 @@ class Difference:
 def welch(
     before: Sequence[float],
     after: Sequence[float],
-    min_deviation: float = 1e-4,
     planned: tuple[Sequence[float], Sequence[float]] | None = None,
 ) -> Difference:
     """mean(after) − mean(before) of processes' logarithms, for unequal variances (Welch 1947).
 
-    Each side's standard deviation is at least `min_deviation`: equal values must not make every difference
-    significant. `planned`: values of each side that were measured in any case. If they decided how many
-    followed, only they determine the variance (Stein 1945). Raises ValueError if a side has fewer than two
-    values.
+    Each side's standard deviation is at least `MIN_DEVIATION`. `planned`: values of each side that were
+    measured in any case. If they decided how many followed, only they determine the variance (Stein 1945).
+    Raises ValueError if a side has fewer than two values.
     """
     first = planned or (before, after)
-    variances = [max(min_deviation, deviation(side)) ** 2 for side in first]
+    variances = [max(MIN_DEVIATION, deviation(side)) ** 2 for side in first]
     weights = [1 / len(before), 1 / len(after)]
     share = sum(weights)
     parts = [variance * weight for variance, weight in zip(variances, weights, strict=True)]
@@ -204,15 +205,15 @@ def summed_error(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:
     return math.sqrt(total), 1 / math.fsum((variance / total) ** 2 / degrees for variance, degrees in parts)
 
 
-def paired(pairs: Sequence[tuple[float, float]], min_deviation: float = 1e-4) -> Difference:
+def paired(pairs: Sequence[tuple[float, float]]) -> Difference:
     """Mean of after − before over pairs of logarithms of interleaved processes.
 
     Effects on both processes of a pair cancel. The standard deviation of the differences is at least
-    `min_deviation`. Raises ValueError for fewer than two pairs.
+    `MIN_DEVIATION`. Raises ValueError for fewer than two pairs.
     """
     changes = [after - before for before, after in pairs]
     count = len(changes)
-    error = max(min_deviation, deviation(changes)) / math.sqrt(count)
+    error = max(MIN_DEVIATION, deviation(changes)) / math.sqrt(count)
     return Difference(mean(changes), error, count - 1, 1 / count)
 
 
@@ -275,12 +276,12 @@ def tost(difference: Difference, margin: float) -> float:
     return max(difference.p_above(-margin), difference.p_below(margin))
 
 
-def detectable(difference: Difference, level: float, power: float = 0.8) -> float:
-    """True difference that a one-sided test at `level` finds with this power (noncentral t, exact)."""
+def detectable(difference: Difference, level: float) -> float:
+    """True difference that a one-sided test at `level` finds with `POWER` (noncentral t, exact)."""
     from scipy.special import nctdtrinc
 
     critical = t_quantile(1 - level, difference.degrees)
-    return float(nctdtrinc(difference.degrees, 1 - power, critical)) * difference.error
+    return float(nctdtrinc(difference.degrees, 1 - POWER, critical)) * difference.error
 
 
 @dataclass(frozen=True, slots=True)

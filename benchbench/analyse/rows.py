@@ -34,13 +34,12 @@ from benchbench.model.note import CONTENTION, UNRANKED, Note, NoteKind, note
 from benchbench.model.placement import ONE_DEVICE
 from benchbench.model.run import Record, Run, RunInfo
 from benchbench.model.user_model import kind_of_version
-from benchbench.stats import deviation, median, quantile, robust_prior, t_quantile
+from benchbench.stats import MIN_DEVIATION, deviation, median, quantile, robust_prior, t_quantile
 
 if TYPE_CHECKING:
     import pandas as pd
 
 P99_SAMPLES = 662  # needed for p99 at 99 % confidence (MLPerf loadgen, early_stopping.cc)
-MIN_DEVIATION = 1e-4  # of logarithms: equal values must not make an interval too certain
 UNKNOWN = Value(None)
 NO_ROUNDING_ERROR = "what rounding explains was not kept"
 CaseKey = tuple[str, str]  # a suite and a case's id

@@ -14,7 +14,6 @@ from benchbench.format import count_of
 from benchbench.judging.pairs import MAX_PART_DIFFERENCE, MIN_PROCESSES
 from benchbench.judging.series import matches_patterns
 from benchbench.judging.sessions import (
-    MIN_DEVIATION,
     Days,
     day_means,
     days_of,
@@ -25,7 +24,7 @@ from benchbench.machine.peaks import several_devices
 from benchbench.model.case import Cache, Case
 from benchbench.model.placement import Strategy, suffix
 from benchbench.model.run import Run
-from benchbench.stats import Difference, deviation, mean, summed_error, t_quantile
+from benchbench.stats import MIN_DEVIATION, Difference, deviation, mean, summed_error, t_quantile
 from benchbench.store.disk import start_time
 from benchbench.summaries import RunSummary, summaries
 

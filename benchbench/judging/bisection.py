@@ -16,10 +16,9 @@ from enum import StrEnum
 from itertools import pairwise
 
 from benchbench.arrays import Floats, Indices
-from benchbench.stats import median, t_quantile
+from benchbench.stats import MAD_TO_DEVIATION, MIN_DEVIATION, mad, median, t_quantile
 
 DEGREES = 4.0  # of Student's t: one disturbed process decides little (Lange, Little & Taylor 1989)
-MIN_SCALE = 1e-4  # as in stats.paired: equal values must not make every difference significant
 LOOKS = (8, 12, 18, 27, 40)  # numbers of pairs of the two ends after which the ends are judged
 MIN_CONFIRMING_PAIRS = 3  # of a version and its predecessor
 ONE_STEP_PRIOR = 0.9  # prior probability of one step, rather than two
@@ -199,14 +198,12 @@ def fit(values: Sequence[float]) -> tuple[float, float]:
     The squared scale is corrected for the fitted location by n / (n − 1).
     """
     middle = median(values)
-    scale = max(
-        MIN_SCALE, 1.4826 * median([abs(value - middle) for value in values])
-    )  # MAD → σ of normal data
+    scale = max(MIN_DEVIATION, MAD_TO_DEVIATION * mad(values))
     for _ in range(FIT_STEPS):
         weights = [(DEGREES + 1) / (DEGREES + ((value - middle) / scale) ** 2) for value in values]
         middle = math.fsum(w * v for w, v in zip(weights, values, strict=True)) / math.fsum(weights)
         square = math.fsum(w * (v - middle) ** 2 for w, v in zip(weights, values, strict=True))
-        scale = max(MIN_SCALE, math.sqrt(square / len(values)))
+        scale = max(MIN_DEVIATION, math.sqrt(square / len(values)))
     return middle, scale * math.sqrt(len(values) / max(len(values) - 1, 1))
 
 

@@ -31,10 +31,9 @@ from benchbench.judging.sessions import (
 from benchbench.judging.variance import moderated
 from benchbench.model.case import Verdict
 from benchbench.model.options import Rule, Threshold, threshold
-from benchbench.stats import Difference, deviation, mad, mean, median, paired
+from benchbench.stats import MAD_TO_DEVIATION, Difference, deviation, mad, mean, median, paired
 
 MIN_CASES_PER_DAY = 3  # the median of fewer cases follows any single one
-MAD_TO_DEVIATION = 1.4826  # for normal data (Iglewicz & Hoaglin 1993)
 TOGETHER = "all cases together"  # used as the name of a case
 
 

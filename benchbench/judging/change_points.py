@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Literal
 
 from benchbench.arrays import Floats
-from benchbench.stats import Difference
+from benchbench.stats import MAD_TO_DEVIATION, MIN_DEVIATION, Difference
 
 SIGNIFICANCE = 0.001
 
@@ -66,19 +66,17 @@ def change_points(
     Raises ValueError for a value that is not positive and finite, or a boundary outside the series.
     """
     _check_input(values, boundaries)
-    changes: list[Change] = []
-    outliers: list[int] = []
-    segments: list[Segment] = []
-    recurring: list[float] = []
-    for start, stop in pairwise([0, *sorted(set(boundaries)), len(values)]):
-        part = _fit_machine(
-            [math.log(value) for value in values[start:stop]], math.log1p(threshold), SIGNIFICANCE / family
-        )
-        changes += [_change(start + edge, step.difference, better) for edge, step in part.steps]
-        outliers += [start + index for index in part.spikes]
-        segments += [Segment(start + a, start + b, math.exp(level)) for a, b, level in part.levels]
-        recurring += [math.exp(level) for level in part.recurring]
-    return History(tuple(changes), tuple(outliers), tuple(segments), tuple(recurring))
+    logs, level = [math.log(value) for value in values], SIGNIFICANCE / family
+    parts = [
+        _machine_history(logs[start:stop], start, math.log1p(threshold), level, better)
+        for start, stop in pairwise([0, *sorted(set(boundaries)), len(values)])
+    ]
+    return History(
+        changes=tuple(change for part in parts for change in part.changes),
+        outliers=tuple(index for part in parts for index in part.outliers),
+        segments=tuple(segment for part in parts for segment in part.segments),
+        recurring=tuple(level for part in parts for level in part.recurring),
+    )
 
 
 def _check_input(values: Sequence[float], boundaries: Sequence[int]) -> None:
@@ -102,17 +100,8 @@ def _change(index: int, difference: Difference, better: str) -> Change:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """Result for a stretch of runs on one machine, in logarithms."""
-
-    steps: list[tuple[int, LevelStep]]
-    spikes: list[int]
-    levels: list[tuple[int, int, float]]
-    recurring: list[float]
-
-
-def _fit_machine(logs: list[float], floor: float, level: float) -> _Part:
+def _machine_history(logs: Sequence[float], start: int, floor: float, level: float, better: str) -> History:
+    """History of the runs from `start` on, which are all of one machine. `floor`: the threshold."""
     import numpy as np
 
     y = np.array(logs)
@@ -120,20 +109,26 @@ def _fit_machine(logs: list[float], floor: float, level: float) -> _Part:
     spikes: list[int] = []
     recurring: list[float] = []
     if len(logs) >= 2 * MIN_LEVEL_RUNS:
-        sigma = max(MIN_NOISE, noise_scale(y, 1))
+        sigma = max(MIN_DEVIATION, noise_scale(y, 1))
         y, spikes = cut_spikes(y, sigma)
         edges, phi = fitted_edges(y, sigma)
         edges = significant_edges(y, edges, phi, floor, level)
         if recurring := recurring_levels(np.array(logs), edges, floor):
             edges = [0, len(logs)]
-    levels = [(a, b, float(y[a:b].mean())) for a, b in pairwise(edges) if a < b]
-    return _Part(list(zip(edges[1:-1], steps_between(y, edges, phi), strict=True)), spikes, levels, recurring)
+    steps = zip(edges[1:-1], steps_between(y, edges, phi), strict=True)
+    return History(
+        changes=tuple(_change(start + edge, step.difference, better) for edge, step in steps),
+        outliers=tuple(start + index for index in spikes),
+        segments=tuple(
+            Segment(start + a, start + b, math.exp(y[a:b].mean())) for a, b in pairwise(edges) if a < b
+        ),
+        recurring=tuple(math.exp(level) for level in recurring),
+    )
 
 
 MIN_LEVEL_RUNS = 3  # runs; a shorter level is a spike
 NEIGHBOURS = 5  # on either side, in the median that spikes are compared with
 SPIKE = 5.0  # noise scales from that median
-MAD_TO_SIGMA = 1.4826  # for normal data (Iglewicz & Hoaglin 1993)
 
 
 def noise_scale(y: Floats, lag: int) -> float:
@@ -144,7 +139,7 @@ def noise_scale(y: Floats, lag: int) -> float:
     """
     import numpy as np
 
-    return MAD_TO_SIGMA * float(np.median(np.abs(y[lag:] - y[:-lag]))) / math.sqrt(2)
+    return MAD_TO_DEVIATION * float(np.median(np.abs(y[lag:] - y[:-lag]))) / math.sqrt(2)
 
 
 def cut_spikes(y: Floats, sigma: float) -> tuple[Floats, list[int]]:
@@ -241,9 +236,6 @@ def mean_inflation(phi: float) -> float:
     return (1 + phi) / (1 - phi)
 
 
-MIN_NOISE = 1e-4  # relative spread: equal values must not make every difference significant
-
-
 @dataclass(frozen=True, slots=True)
 class LevelStep:
     """Difference between two adjacent segments: of their means, and of their medians."""
@@ -277,7 +269,7 @@ def _step(before: Floats, after: Floats, phi: float) -> LevelStep:
 
     degrees = len(before) + len(after) - 2
     square = sum(float(((part - part.mean()) ** 2).sum()) for part in (before, after))
-    variance = max(MIN_NOISE**2, square / degrees) * mean_inflation(phi)
+    variance = max(MIN_DEVIATION**2, square / degrees) * mean_inflation(phi)
     error = math.sqrt(variance * (1 / len(before) + 1 / len(after)))
     return LevelStep(
         Difference(float(after.mean() - before.mean()), error, max(1.0, degrees / mean_inflation(phi))),
@@ -348,7 +340,7 @@ def _excursions(y: Floats, levels: Floats, segments: int) -> float:
 
     level_of_run = _nearest_levels(y, levels)
     distances = np.abs(y - levels[level_of_run])
-    sigma = MAD_TO_SIGMA * float(np.median(distances))
+    sigma = MAD_TO_DEVIATION * float(np.median(distances))
     if float(np.diff(levels).min()) < MIN_LEVEL_DISTANCE * sigma:
         return 0.0
     assigned = level_of_run[distances <= NEAR_LEVEL * sigma]

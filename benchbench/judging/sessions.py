@@ -9,7 +9,7 @@ from statistics import NormalDist
 
 from benchbench.judging.variance import HOUR_S
 from benchbench.reading import unix_time
-from benchbench.stats import Difference, VariancePrior, deviation, mean, variance_prior
+from benchbench.stats import MIN_DEVIATION, Difference, VariancePrior, deviation, mean, variance_prior
 
 DAY_S = 20 * HOUR_S  # shorter than 24 h: a nightly job that starts a few hours early counts as another day
 MIN_SESSIONS = 5  # days with sessions; if there are fewer, an assumed spread replaces the missing ones
@@ -17,7 +17,6 @@ MIN_SESSIONS = 5  # days with sessions; if there are fewer, an assumed spread re
 # series on hosted CI runners (7 to 27 %). Dedicated: 586 JMH benchmarks on a dedicated server have 1.2 % in
 # the median and 2.8 % in the upper quartile between processes (Traini et al. 2022).
 ASSUMED_SHARED, ASSUMED_DEDICATED = 0.07, 0.02
-MIN_DEVIATION = 1e-4  # standard deviation: equal values must not make every difference significant
 ASSUMED_MEMORY = 0.02  # upper limit for memory metrics, which hardly depend on other programs
 Days = Sequence[Sequence[float]]  # for each day, the logarithms of the processes of its session
 

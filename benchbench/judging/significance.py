@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from benchbench.judging.case_tests import CaseTest
 from benchbench.judging.comparison import ALPHA, adjusted_p
 from benchbench.judging.sessions import day_means
-from benchbench.judging.variance import POWER, detectable_change
-from benchbench.stats import MAX_LOG, bounded_exp, mean, t_quantile
+from benchbench.judging.variance import detectable_change
+from benchbench.stats import MAX_LOG, POWER, bounded_exp, mean, t_quantile
 
 MIN_FAMILY = 5  # sessions are neither independent nor normal, so a single test needs p < 0.01
 

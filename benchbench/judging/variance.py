@@ -8,7 +8,16 @@ from dataclasses import replace
 from functools import cache
 
 from benchbench.analyse.doubts import Drift
-from benchbench.stats import LARGE_P, Difference, mean, median, summed_error, t_quantile, variance_prior
+from benchbench.stats import (
+    LARGE_P,
+    POWER,
+    Difference,
+    mean,
+    median,
+    summed_error,
+    t_quantile,
+    variance_prior,
+)
 
 HOUR_S = 3600.0  # runs started within it share temperature and neighbours
 CLUSTER_COUNTS = (3, 4)  # processes that may all be in one of two modes; five are in one case of sixteen
@@ -122,7 +131,6 @@ def _cluster_p(three: Sequence[float]) -> float | None:
     return 1 - 6 / math.pi * math.atan((1 - 2 * share) / math.sqrt(3))
 
 
-POWER = 0.8  # of the smallest detectable change
 POINTS = 32  # of the quadrature over a variance; the error in the power is below 0.01
 PRECISION = 1e-3  # of the detectable change, relative
 
@@ -161,15 +169,15 @@ def _detectable_in_errors(margin: float, degrees: float, levels: tuple[float, ..
             all_called = all_called * ndtr(change * true_errors - limit).mean(axis=1)
         return float(np.mean(all_called))
 
-    return _smallest_with_power(power, POWER)
+    return _smallest_detected(power)
 
 
-def _smallest_with_power(power: Callable[[float], float], target: float) -> float:
-    """The smallest change at which `power`, which increases with the change, reaches `target`."""
+def _smallest_detected(power: Callable[[float], float]) -> float:
+    """The smallest change at which `power`, which increases with the change, reaches `POWER`."""
     low, high = 0.0, 1.0
-    while power(high) < target:
+    while power(high) < POWER:
         low, high = high, 2 * high
     while high - low > PRECISION * high:
         middle = (low + high) / 2
-        low, high = (low, middle) if power(middle) >= target else (middle, high)
+        low, high = (low, middle) if power(middle) >= POWER else (middle, high)
     return high

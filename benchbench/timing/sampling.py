@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol
 from benchbench.model.measurement import OVERHEAD, Batch, Turn, Window
 from benchbench.model.placement import World
 from benchbench.model.run import Policy
-from benchbench.stats import effective_count, mad, median, median_interval, quantile
+from benchbench.stats import MAD_TO_DEVIATION, effective_count, mad, median, median_interval, quantile
 
 MIN_BLOCK_S = 1e-3  # shorter blocks show interrupts and the clock's granularity
 MAX_MIN_BLOCK_S = 0.25  # for expensive timers, which a note reports: on a busy GPU, JAX would need 3 s
@@ -45,7 +45,6 @@ LONG_WINDOW_BLOCKS = 8  # blocks, enough to show autocorrelation
 WANDER_ERRORS = 4.0  # standard errors
 WINDOW_TAIL = 0.15  # share of windows on either side that may differ: a burst does not move the median
 MEDIAN_ERROR = 1.2533  # standard error of a median divided by that of a mean, for normal data
-MAD_TO_DEVIATION = 1.4826  # for normal data (Iglewicz & Hoaglin 1993)
 
 
 class Turns(Protocol):
