@@ -1,10 +1,11 @@
-"""What suites plan on accelerators, and their use of an H100: `python -m studies.accelerator_plans`.
+"""Cases of the suites on accelerators: their memory, and their possible use of an H100.
 
-Prints a table per suite. `could use`: the FLOP/s that the roofline of an H100 SXM allows the step (Williams,
-Waterman & Patterson 2009), as a share of its dense bfloat16 peak. In float32 alone that is 6.8 % at most. A
-network's step is many kernels, of which each has an intensity of its own, so its share is an upper bound.
+    python -m studies.accelerator_plans > studies/output/accelerator_plans.md
 
-Not a test: the tests ask for 16 bits in every workload of these suites that multiplies.
+Prints a table for each suite. The column `could use` has the FLOP/s that the roofline of an H100 SXM allows
+for the step (Williams, Waterman & Patterson 2009), as a share of its dense bfloat16 peak. For float32, the
+largest possible share is 6.8 %. A network's step consists of many kernels with different intensities, so its
+share is an upper bound. tests/test_suite.py checks that all suites use 16 bits for products.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,14 +25,14 @@ ACCELERATOR = Device(name="sim:0", device_class=DeviceClass.ACCELERATOR, model="
 
 
 def planned(suite: str) -> Sequence[Case]:
-    """The cases of that suite on an accelerator of the fake backend."""
+    """Return the cases of the suite on an accelerator of the fake backend."""
     entries = [(suite, entry) for entry in load_suite(suite).cases]
     probe = a_probe("fake", devices=(ACCELERATOR,))
     return plan(entries, Selection(devices=("accelerator",)), [probe]).cases
 
 
 def usable(case: Case, gpu: Peaks) -> float:
-    """The share of the GPU's dense bfloat16 peak that its roofline allows the case."""
+    """Return the share of the GPU's dense bfloat16 peak that its roofline allows for the case."""
     cost, peak = cost_of(case), gpu.flops_peak(case.computes_in)
     assert peak
     assert gpu.bytes_per_s
@@ -39,7 +40,7 @@ def usable(case: Case, gpu: Peaks) -> float:
 
 
 def lines(suite: str) -> Iterator[str]:
-    """The suite's table, in Markdown."""
+    """Yield the lines of the suite's table in Markdown."""
     gpu = peaks(H100)
     assert gpu
     yield f"## {suite}"

@@ -1,9 +1,11 @@
-"""Comparisons whose rounds the tool chooses: `python -m studies.adaptive_rounds [SUITES [NOISE [ROUNDS]]]`.
+"""Error rates of comparisons of two stored runs, whose numbers of rounds depend on the measured noise.
 
-Prints how often some of 30 unchanged cases is called slower, how often the 95 % intervals hold the truth, and
-how often 3 slower cases are found, with the tool's own schedule and rule. NOISE and ROUNDS choose rows.
+    python -m studies.adaptive_rounds [SUITES [NOISE [ROUNDS]]] > studies/output/adaptive_rounds.md
 
-Not a test: the tests hold reduced versions.
+Simulates pairs of runs of 30 cases with accelbench's own schedule and compares them by its own rule. Each row
+has the share of comparisons with a false alarm, the share of 95 % intervals that contain the true ratio, and
+the share of slower cases that are found. SUITES is the number of comparisons in each row. NOISE and ROUNDS
+select rows by the beginnings of their first two columns. tests/test_variance.py has a reduced version.
 """
 
 import itertools
@@ -34,30 +36,30 @@ Source = np.random.Generator
 
 
 def alike(source: Source, spread: float, *, heavy: bool = False) -> Array:
-    """Logarithms of processes of 30 cases, as many as any preset may measure."""
+    """Return log times of 24 processes, the most of any preset, for 30 cases with the same spread."""
     return spread * noise(source, heavy, CASES, 24)
 
 
 def unlike(source: Source, spread: float, deviation: float) -> Array:
-    """Cases whose spreads are log-normal, the same in both runs."""
+    """Return log times of cases with log-normal spreads, which are the same in both runs."""
     spreads = spread * np.exp(deviation * np.random.default_rng(30).standard_normal((CASES, 1)))
     return np.asarray(spreads * source.standard_normal((CASES, 24)))
 
 
 def some_noisy(source: Source, spread: float, factor: float) -> Array:
-    """The last six are noisier."""
+    """Return log times of which the last six cases are noisier."""
     values = alike(source, spread)
     values[-6:] *= factor
     return values
 
 
 def skewed(source: Source, scale: float) -> Array:
-    """Log-normal of shape 1 above a common floor: a few processes are much slower than the rest."""
+    """Return log-normal values of shape 1 above a common floor, so a few processes are much slower."""
     return np.asarray(scale * source.lognormal(0, 1, (CASES, 24)))
 
 
 def two_modes(source: Source, spread: float, share: float = 1.0) -> Array:
-    """Half of the processes of a share of the cases take 10 % longer."""
+    """Return log times in which half of the processes of a share of the cases take 10 % longer."""
     values = alike(source, spread)
     affected = round(share * CASES)
     values[:affected] += math.log(1.1) * (source.random((affected, 24)) < 0.5)
@@ -77,16 +79,17 @@ NOISE: dict[str, Callable[[Source], Array]] = {
 }
 
 
-def measured(policy: Policy, logs: Array) -> Run:
-    """A run of 30 cases."""
+def simulated_run(policy: Policy, logs: Array) -> Run:
+    """Return a run of 30 cases."""
     return a_scheduled_run(policy, 1e-3 * np.exp(logs))
 
 
 def slowed(run: Run, factor: float) -> Run:
-    """The first three cases slower: their spread stays, and with it the rounds they get."""
+    """Make the first three cases slower. Their spread stays the same, and so does their number of rounds."""
     slow = run.info.plan[:SLOW]
     return replace(
-        run, records=tuple(_slowed(each, factor) if each.case in slow else each for each in run.records)
+        run,
+        records=tuple(_slowed(record, factor) if record.case in slow else record for record in run.records),
     )
 
 
@@ -98,29 +101,33 @@ def _slowed(record: Record, factor: float) -> Record:
 
 @dataclass
 class Counts:
-    """Of suites: those with an alarm, intervals that hold 1, and slower cases found at each change."""
+    """Counts over simulated suites."""
 
-    alarms: int = 0
-    held: int = 0
-    hits: list[int] = field(default_factory=list)
+    alarms: int = 0  # suites with a false alarm
+    covering: int = 0  # intervals that contain 1
+    slower_found: list[int] = field(default_factory=list)  # detected slower cases, for each change
 
     def add(self, unchanged: Sequence[CaseComparison], slower: Sequence[Sequence[CaseComparison]]) -> None:
-        self.alarms += any(each.verdict is Verdict.SLOWER for each in unchanged)
-        self.held += sum((each.low or 0) <= 1 <= (each.high or math.inf) for each in unchanged)
-        hits = [sum(each.verdict is Verdict.SLOWER for each in verdicts[:SLOW]) for verdicts in slower]
-        self.hits = [sum(both) for both in zip(self.hits or [0] * len(hits), hits, strict=True)]
+        self.alarms += any(comparison.verdict is Verdict.SLOWER for comparison in unchanged)
+        self.covering += sum(
+            (comparison.low or 0) <= 1 <= (comparison.high or math.inf) for comparison in unchanged
+        )
+        counts = [sum(row.verdict is Verdict.SLOWER for row in verdicts[:SLOW]) for verdicts in slower]
+        sums = self.slower_found or [0] * len(counts)
+        self.slower_found = [total + count for total, count in zip(sums, counts, strict=True)]
 
     def shares(self, suites: int) -> list[float]:
-        return [self.alarms / suites, self.held / (CASES * suites), *(n / (SLOW * suites) for n in self.hits)]
+        powers = [count / (SLOW * suites) for count in self.slower_found]
+        return [self.alarms / suites, self.covering / (CASES * suites), *powers]
 
 
 def rates(
     policy: Policy, logs: Callable[[Source], Array], suites: int, changes: Sequence[float] = ()
 ) -> list[float]:
-    """Shares of alarms, of intervals that hold the truth, and of slower cases found."""
+    """Return the shares of false alarms, of intervals that contain 1, and of detected cases per change."""
     source, counts = np.random.default_rng([suites, policy.rounds]), Counts()
     for _ in range(suites):
-        ref, new = (measured(policy, logs(source)) for _ in range(2))
+        ref, new = (simulated_run(policy, logs(source)) for _ in range(2))
         runs = [new, *(slowed(new, change) for change in changes)]
         unchanged, *slower = (compare_runs(ref, run).verdicts for run in runs)
         counts.add(unchanged, slower)
@@ -128,11 +135,11 @@ def rates(
 
 
 def main(suites: int, noise: str = "", rounds: str = "") -> None:
-    """`noise`, `rounds`: how the names begin of the rows to make; empty: all."""
+    """Print the rows whose first two columns begin with `noise` and `rounds`."""
     print("| noise | rounds | any of 30 slower | intervals hold | finds 5 % | 10 % |")
     print("| --- | --- | ---: | ---: | ---: | ---: |")
-    chosen = itertools.product(NOISE.items(), PRESETS.items())
-    for (name, logs), (preset, policy) in chosen:
+    rows = itertools.product(NOISE.items(), PRESETS.items())
+    for (name, logs), (preset, policy) in rows:
         if name.startswith(noise) and preset.startswith(rounds):
             shares = rates(policy, logs, suites, (1.05, 1.1))
             cells = " | ".join(f"{100 * share:.1f} %" for share in shares)

@@ -1,7 +1,8 @@
-"""Ways to do the same, timed in turn in one process: their ratios with intervals, of wall and of CPU time.
+"""Time functions in turn in one process, for studies of different programs of the same computation.
 
-Blocks of all ways alternate in shuffled order, so that what else runs on the machine meets them alike. A
-ratio is the geometric mean over the rounds; ± is the half width of its 95 % interval by Student's t.
+Blocks of all functions alternate in shuffled order, so other programs slow all of them equally. Ratios are
+geometric means over the rounds, of wall time and of CPU time. ± is the half width of the 95 % interval by
+Student's t.
 """
 
 from __future__ import annotations
@@ -15,63 +16,63 @@ from time import perf_counter, process_time
 
 from benchbench.stats import t_quantile
 
-Ways = Mapping[str, Callable[[], object]]
+Functions = Mapping[str, Callable[[], object]]
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Seconds of a call, of the wall clock and of all threads of the process."""
+    """Mean duration of a call in a block: wall time, and CPU time of all threads."""
 
     wall_s: float
     cpu_s: float
 
 
-def alternated(ways: Ways, rounds: int = 15, block_s: float = 0.05) -> dict[str, list[Block]]:
-    """A block of each way in each round; each call waits for its result. The first calls warm up."""
-    counts = {name: _calls(way, block_s) for name, way in ways.items()}
-    blocks: dict[str, list[Block]] = {name: [] for name in ways}
-    order, shuffle = list(ways), random.Random(0).shuffle
+def alternated(functions: Functions, rounds: int = 15, block_s: float = 0.05) -> dict[str, list[Block]]:
+    """Time a block of each function in each round. Functions wait for their results."""
+    counts = {name: _calls(function, block_s) for name, function in functions.items()}
+    blocks: dict[str, list[Block]] = {name: [] for name in functions}
+    order, shuffle = list(functions), random.Random(0).shuffle
     for _ in range(rounds):
         shuffle(order)
         for name in order:
-            blocks[name].append(_block(ways[name], counts[name]))
+            blocks[name].append(_block(functions[name], counts[name]))
     return blocks
 
 
 def ratio(values: Sequence[float], base: Sequence[float]) -> tuple[float, float]:
-    """The geometric mean of the pairs' ratios, and the half width of its interval as a fraction."""
-    logs = [math.log(one / other) for one, other in zip(values, base, strict=True)]
+    """Return the geometric mean of the pairs' ratios, and the half width of its interval as a fraction."""
+    logs = [math.log(value / base_value) for value, base_value in zip(values, base, strict=True)]
     half = t_quantile(0.975, len(logs) - 1) * stdev(logs) / math.sqrt(len(logs))
     return math.exp(mean(logs)), half
 
 
 def lines(blocks: Mapping[str, Sequence[Block]], base: str) -> Iterator[str]:
-    """Rows of a Markdown table: milliseconds, and the ratios to `base`."""
+    """Yield the lines of a Markdown table of milliseconds and of ratios to the function `base`."""
     yield "| | ms | CPU ms | ratio | CPU ratio |"
     yield "| --- | ---: | ---: | ---: | ---: |"
-    for name, own in blocks.items():
-        wall, cpu = [each.wall_s for each in own], [each.cpu_s for each in own]
-        by_wall = ratio(wall, [each.wall_s for each in blocks[base]])
-        by_cpu = ratio(cpu, [each.cpu_s for each in blocks[base]])
+    for name, function_blocks in blocks.items():
+        wall, cpu = [block.wall_s for block in function_blocks], [block.cpu_s for block in function_blocks]
+        by_wall = ratio(wall, [block.wall_s for block in blocks[base]])
+        by_cpu = ratio(cpu, [block.cpu_s for block in blocks[base]])
         times = f"{1e3 * median(wall):.3f} | {1e3 * median(cpu):.3f}"
-        yield f"| {name} | {times} | {_shown(*by_wall)} | {_shown(*by_cpu)} |"
+        yield f"| {name} | {times} | {_ratio_cell(*by_wall)} | {_ratio_cell(*by_cpu)} |"
 
 
-def _shown(found: float, half: float) -> str:
-    return f"{found:.2f} ± {100 * half:.0f} %" if half else "1"
+def _ratio_cell(estimate: float, half: float) -> str:
+    return f"{estimate:.2f} ± {100 * half:.0f} %" if half else "1"
 
 
-def _calls(way: Callable[[], object], block_s: float) -> int:
+def _calls(function: Callable[[], object], block_s: float) -> int:
     for _ in range(2):
-        way()
+        function()
     start = perf_counter()
-    way()
+    function()
     return max(1, int(block_s / max(perf_counter() - start, 1e-6)))
 
 
-def _block(way: Callable[[], object], calls: int) -> Block:
-    way()  # what ran before has left its own in the caches
+def _block(function: Callable[[], object], calls: int) -> Block:
+    function()  # replaces the data of the previous function in the caches
     wall, cpu = perf_counter(), process_time()
     for _ in range(calls):
-        way()
+        function()
     return Block((perf_counter() - wall) / calls, (process_time() - cpu) / calls)

@@ -1,9 +1,11 @@
-"""Checks against sessions that were slow as a whole, simulated: `python -m studies.baseline_gate [N]`.
+"""Error rates of checks against stored sessions if a session, or the hour of the run, was slow in all cases.
 
-A suite has 12 cases, three processes each. Processes differ by 1 %, the sessions of a case by 2 %, and all
-cases of a session by 2 % together. In some rows a session, or the hour of the run, is slow in all cases as
-well. Of N suites it prints the share that end with 10 though no case changed and, of two slow cases, the
-share that is found.
+    python -m studies.baseline_gate [N] > studies/output/baseline_gate.md
+
+Simulates N suites for each row and judges them by the gate's own code. A suite has 12 cases of three
+processes. Processes differ by 1 %, the sessions of a case by 2 %, and all cases of a session by 2 % together.
+Each row has the share of unchanged suites that end with exit code 10, and the share of slow cases that are
+found if two cases are slower.
 """
 
 from __future__ import annotations
@@ -29,11 +31,11 @@ POLICY = GatePolicy(metrics=METRICS[:1])
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Stored sessions, each slower by a factor in all cases, and the run's hour likewise."""
+    """Factors by which all cases of a session are slower."""
 
     name: str
-    sessions: Sequence[float]
-    hour: float = 1.0
+    sessions: Sequence[float]  # stored sessions
+    hour: float = 1.0  # the checked run
 
 
 SCENES = (
@@ -47,15 +49,15 @@ SCENES = (
 
 
 def checked(scene: Scene, source: np.random.Generator, change: float) -> tuple[int, int]:
-    """The exit code of a check, and the number of slow cases that it finds."""
+    """Return the exit code of a check and the number of slow cases that it finds."""
     factors = np.array([*scene.sessions, scene.hour])
     medians = session_medians(source, (len(factors), CASES, 2 * PROCESSES), SPREAD, 0.01, count=10)
     medians *= (factors * np.exp(COMMON * source.standard_normal(len(factors))))[:, None, None]
     medians[-1, :SLOW] *= change
     sessions = [a_session(rows[:, :PROCESSES], day=day) for day, rows in enumerate(medians[:-1])]
     run, again = (_run(part, len(sessions)) for part in np.split(medians[-1], 2, axis=1))
-    found = decide(sessions, run, POLICY, Confirmation(new=again))
-    return exit_code(found), sum(each.verdict is Verdict.SLOWER for each in found.findings[:SLOW])
+    check = decide(sessions, run, POLICY, Confirmation(new=again))
+    return exit_code(check), sum(finding.verdict is Verdict.SLOWER for finding in check.findings[:SLOW])
 
 
 def _run(medians: Array, day: int) -> Digest:
@@ -63,13 +65,13 @@ def _run(medians: Array, day: int) -> Digest:
 
 
 def row(scene: Scene, suites: int, seed: int = 7) -> str:
-    """A line of the table."""
+    """Return a line of the table."""
     source = np.random.default_rng(seed)
     failed = sum(checked(scene, source, 1.0)[0] == 10 for _ in range(suites))
-    found = [
+    powers = [
         sum(checked(scene, source, change)[1] for _ in range(suites)) / (SLOW * suites) for change in CHANGES
     ]
-    return f"| {scene.name} | {failed / suites:.1%} | {' | '.join(f'{share:.1%}' for share in found)} |"
+    return f"| {scene.name} | {failed / suites:.1%} | {' | '.join(f'{share:.1%}' for share in powers)} |"
 
 
 def main(suites: int) -> None:

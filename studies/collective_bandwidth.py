@@ -1,9 +1,9 @@
-"""Is a bus bandwidth that of a loop written by hand? torch's all_reduce in place, in turn with the loop.
+"""Bus bandwidth of torch's in-place all_reduce, by accelbench and by a loop written by hand.
 
-    python -m studies.collective_bandwidth 6 > studies/output/collective_bandwidth.md
+    python -m studies.collective_bandwidth [PAIRS] > studies/output/collective_bandwidth.md
 
-The loop is torch's own API and nothing of accelbench's: two processes with gloo, each with a core and a
-thread of its own.
+Both methods alternate, PAIRS times (8). The loop uses torch alone: two processes with gloo, each with one
+core and one thread. Prints a row for each size.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ for step in range(warm + steps):
     seconds.append(time.perf_counter() - start)
 print(json.dumps(seconds[warm:]), flush=True)
 dist.destroy_process_group()
-os._exit(0)  # gloo's threads may outlive the interpreter, which it then tells
+os._exit(0)  # gloo prints an error if its threads outlive the interpreter
 """
 
 
 def by_hand(size: str) -> float:
-    """Seconds of a step: the median of the slower rank's times."""
+    """Return the median seconds of a step of the slower rank, in a loop by hand."""
     with tempfile.TemporaryDirectory() as folder:
-        given = [str(SIZES[size]), str(STEPS[size]), str(WARM), f"{folder}/meeting"]
+        arguments = [str(SIZES[size]), str(STEPS[size]), str(WARM), f"{folder}/meeting"]
         ranks = [
-            subprocess.Popen([sys.executable, "-c", LOOP, str(rank), *given], stdout=subprocess.PIPE)
+            subprocess.Popen([sys.executable, "-c", LOOP, str(rank), *arguments], stdout=subprocess.PIPE)
             for rank in range(RANKS)
         ]
         times = [json.loads(rank.communicate()[0]) for rank in ranks]
@@ -56,7 +56,7 @@ def by_hand(size: str) -> float:
 
 
 def by_accelbench(size: str) -> float:
-    """Seconds of a step, of one process a rank."""
+    """Return the median seconds of a step, measured by accelbench in one process per rank."""
     with tempfile.TemporaryDirectory() as folder:
         run = benchbench.run(
             workloads="all_reduce",
@@ -74,15 +74,15 @@ def by_accelbench(size: str) -> float:
 
 
 def main() -> None:
-    """A line per size."""
+    """Print a row for each size."""
     pairs = int(sys.argv[1]) if len(sys.argv) > 1 else 8
     print("| size | by hand | accelbench | accelbench / by hand [95 %] | pairs |")
     print("| --- | --- | --- | --- | --- |")
     for size, n in SIZES.items():
-        hand, ours = zip(*[(by_hand(size), by_accelbench(size)) for _ in range(pairs)], strict=True)
-        ratio = headline([one / other for one, other in zip(hand, ours, strict=True)])
-        moved = 2 * (RANKS - 1) / RANKS * n * 4  # nccl-tests, doc/PERFORMANCE.md
-        rates = [moved / exp(mean([log(each) for each in side])) / 1e9 for side in (hand, ours)]
+        hand, tool = zip(*[(by_hand(size), by_accelbench(size)) for _ in range(pairs)], strict=True)
+        ratio = headline([hand_s / tool_s for hand_s, tool_s in zip(hand, tool, strict=True)])
+        bytes_moved = 2 * (RANKS - 1) / RANKS * n * 4  # nccl-tests, doc/PERFORMANCE.md
+        rates = [bytes_moved / exp(mean([log(seconds) for seconds in side])) / 1e9 for side in (hand, tool)]
         columns = (size, *(f"{rate:.3g} GB/s" for rate in rates))
         print("|", " | ".join(columns), f"| {ratio.mid:.3f} [{ratio.low:.3f}, {ratio.high:.3f}] | {pairs} |")
 

@@ -2,9 +2,10 @@
 
     python -m studies.decode_by_hand [RUNS] > studies/output/decode_by_hand.md
 
-RUNS: 20. The two methods alternate, each first in every second run, in fresh processes with as many threads.
-The loop by hand fills a `DynamicCache` by a prompt, then calls the model for one token and crops the cache
-again. Both methods report the median step. First make sure that nothing else runs: `accelbench doctor`.
+RUNS is the number of pairs (20). The two methods alternate, in fresh processes with the same threads; each is
+first in every second pair. The loop by hand fills a `DynamicCache` with a prompt. It then calls the model for
+one token and crops the cache again. Both methods report the median step. First make sure with
+`accelbench doctor` that no other programs run.
 """
 
 from __future__ import annotations

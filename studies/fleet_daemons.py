@@ -1,11 +1,11 @@
-"""Do Ray's own processes change what is measured on a machine, and by how much?
+"""Effect of Ray's own idle processes on latencies measured on the same machine.
 
-    python -m studies.fleet_daemons [pairs] [options of run]
+    python -m studies.fleet_daemons [PAIRS] [options of run] > studies/output/fleet_daemons.txt
 
-The same run with Ray's daemons and without them, in pairs whose order alternates; then the same without
-them in both places, which says how large a difference chance makes here. A ratio is with / without; its 95 %
-interval is over pairs. By default 6 pairs of products and a training step on torch. `ray stop` also ends a
-Ray that ran on this machine before.
+Measures the same cases with Ray's daemons and without them, in pairs whose order alternates. Then measures
+both sides without daemons, which shows how large a difference chance makes. Prints the ratio of latencies,
+with daemons / without, and its 95 % interval over PAIRS (6). By default, the cases are products and a
+training step on torch. At the end, `ray stop` also ends any other Ray on this machine.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from benchbench.analyse.rows import rows
 from benchbench.stats import paired
 from benchbench.store import runs, selectors
 
-CASES = (
+CASES = [
     "-b",
     "torch",
     "-d",
@@ -34,14 +34,15 @@ CASES = (
     "--quick",
     "--rounds",
     "3",
-)
+]
 BIN = Path(sys.executable).parent
 Seconds = dict[str, float]  # case → its latency
+State = Callable[[], AbstractContextManager[None]]
 
 
 @contextmanager
 def daemons() -> Iterator[None]:
-    """A Ray of one machine, idle."""
+    """Run an idle Ray of one machine."""
     ray = str(BIN / "ray")
     subprocess.run([ray, "start", "--head", "--port=0"], check=True, stdout=subprocess.DEVNULL)
     try:
@@ -51,52 +52,51 @@ def daemons() -> Iterator[None]:
 
 
 @contextmanager
-def nothing() -> Iterator[None]:
-    """The machine as it is."""
+def no_daemons() -> Iterator[None]:
+    """Start nothing."""
     yield
 
 
 def latencies(options: Sequence[str]) -> Seconds:
-    """Of a run made now."""
+    """Run the cases once and return their latencies."""
     with tempfile.TemporaryDirectory() as name:
         command = [sys.executable, "-m", "benchbench.cli", "run", *options, "--results", name]
         subprocess.run(command, check=False, stderr=subprocess.DEVNULL)
-        found = rows(runs.read_run(selectors.find_run(Path(name), "latest")))
-    values = {row.case.id: row.metric("latency_s").value for row in found if row.ok}
+        case_rows = rows(runs.read_run(selectors.find_run(Path(name), "latest")))
+    values = {row.case.id: row.metric("latency_s").value for row in case_rows if row.ok}
     return {case: value for case, value in values.items() if value is not None}
 
 
-def pairs(options: Sequence[str], count: int, beside: Callable[[], object]) -> list[tuple[Seconds, Seconds]]:
-    """(without, beside) of so many pairs, every other one measured the other way about."""
-    found = []
+def measure_pairs(options: Sequence[str], count: int, state: State) -> list[tuple[Seconds, Seconds]]:
+    """Return latencies without daemons and in the state, for each pair. The order alternates."""
+    pairs = []
     for number in range(count):
-        sides = [nothing, beside] if number % 2 == 0 else [beside, nothing]
-        measured = []
-        for side in sides:
-            with side():  # type: ignore[attr-defined]
-                measured.append(latencies(options))
-        found.append((measured[0], measured[1]) if number % 2 == 0 else (measured[1], measured[0]))
-    return found
+        latencies_of: dict[int, Seconds] = {}
+        for side in (0, 1) if number % 2 == 0 else (1, 0):
+            with (no_daemons, state)[side]():
+                latencies_of[side] = latencies(options)
+        pairs.append((latencies_of[0], latencies_of[1]))
+    return pairs
 
 
-def table(measured: Sequence[tuple[Seconds, Seconds]]) -> list[str]:
-    """A line for each case that both sides of every pair have."""
-    cases = set.intersection(*({*before} & {*after} for before, after in measured))
+def table(pairs: Sequence[tuple[Seconds, Seconds]]) -> list[str]:
+    """Return a line for each case that both sides of every pair have."""
+    cases = set.intersection(*({*before} & {*after} for before, after in pairs))
     lines = []
     for case in sorted(cases):
-        found = paired([(math.log(before[case]), math.log(after[case])) for before, after in measured])
-        ratio, low, high = (math.exp(found.mid + side * found.half_width()) for side in (0, -1, 1))
+        difference = paired([(math.log(before[case]), math.log(after[case])) for before, after in pairs])
+        ratio, low, high = (math.exp(difference.mid + side * difference.half_width()) for side in (0, -1, 1))
         lines.append(f"{ratio:.4f}  {low:.4f} to {high:.4f}  {case}")
     return lines
 
 
 def main() -> None:
-    """Both tables."""
-    given = sys.argv[1:]
-    count = int(given.pop(0)) if given and given[0].isdigit() else 6
-    options = given or CASES
-    for title, beside in (("with Ray's daemons", daemons), ("chance: without them, twice", nothing)):
-        print(f"{title}, {count} pairs", *table(pairs(options, count, beside)), sep="\n")
+    """Print both tables."""
+    arguments = sys.argv[1:]
+    count = int(arguments.pop(0)) if arguments and arguments[0].isdigit() else 6
+    options = arguments or CASES
+    for title, state in (("with Ray's daemons", daemons), ("chance: without them, twice", no_daemons)):
+        print(f"{title}, {count} pairs", *table(measure_pairs(options, count, state)), sep="\n")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
-"""How large a fleet may be: descriptors, memory and CPU of the command, with machines that are simulated.
+"""Memory, open files and CPU time of `accelbench fleet` with a large number of simulated machines.
 
-`python -m studies.fleet_size [MACHINES [RECORDS [FILES]]]`, by default 1,000 machines of 87 records of
-8 kB for a process that may open 1,024 files. Then the CPU time of reading a long line in pieces. Its folder
-for temporary files should be in memory: the disk is waited for after each record.
+    python -m studies.fleet_size [MACHINES [RECORDS [FILES]]] > studies/output/fleet_size.txt
+
+By default, 1,000 machines send 87 records of 8 kB each to a process that may open 1,024 files. Then the study
+measures the CPU time of reading a long line in pieces. The folder for temporary files should be in memory,
+because each record is synchronised to the disk.
 """
 
 from __future__ import annotations
@@ -37,20 +39,20 @@ from benchbench.store import codec, runs
 from tests.factories import a_case, a_machine, a_measurement, a_record, a_run_info
 
 MACHINES, RECORDS, ROUNDS = 1000, 87, 3
-FILES = 1024  # that a process may open
+FILES = 1024  # limit of open files
 RECORD_BYTES = 8_000
 OPTIONS = MeasureOptions(suites=("quick",), rounds=ROUNDS, command=("fleet",))
 LINES_MIB = (4, 8, 16)
 
 
-class Simulated:
-    """Machines that say the same: one look at them brings the next line of each."""
+class SimulatedCluster:
+    """Machines that all send the same records. Each poll returns the next line of each."""
 
     def __init__(self, machines: int, cases: Sequence[Case]) -> None:
         self.records = [
-            line_bytes(LineKind.RECORD, codec.encode(replace(each, round=number, order=number)))
+            line_bytes(LineKind.RECORD, codec.encode(replace(record, round=number, order=number)))
             for number in range(ROUNDS)
-            for each in map(a_long_record, cases)
+            for record in map(a_long_record, cases)
         ]
         self._machines = machines
         self._head = a_run_info(plan=tuple(cases), policy=request.request(OPTIONS).policy)
@@ -61,29 +63,30 @@ class Simulated:
         return [Node(id=f"{n}", name=f"m{n:04}", kind="A100", cpus=2) for n in range(self._machines)]
 
     def start(self, node: Node, job: bytes) -> int:
-        asked = read_job(job)
+        request_message = read_job(job)
         self._started += 1
-        describes = asked.kind == "describe"
-        head = replace(self._head, tags=dict(asked.options.tags))
-        self._jobs[self._started] = self._described() if describes else self._measured(head)
+        describes = request_message.kind == "describe"
+        head = replace(self._head, tags=dict(request_message.options.tags))
+        self._jobs[self._started] = self._description_events() if describes else self._record_events(head)
         return self._started
 
     def poll(self, timeout_s: float) -> Sequence[Event]:
-        found = [replace(next(events), task=task) for task, events in self._jobs.items()]
-        for event in found:
+        events = [replace(next(job), task=task) for task, job in self._jobs.items()]
+        for event in events:
             if isinstance(event, Ended):
                 del self._jobs[event.task]
-        return found
+        return events
 
     def stop(self, task: int) -> None:
         self._jobs.pop(task, None)
 
-    def _described(self) -> Iterator[Event]:
-        has = Description(version=self._head.version, machine=a_machine(), packages={"torch": "2.13.0"})
-        yield Arrived(0, line_bytes(LineKind.DESCRIPTION, has))
+    def _description_events(self) -> Iterator[Event]:
+        version, packages = self._head.version, {"torch": "2.13.0"}
+        description = Description(version=version, machine=a_machine(), packages=packages)
+        yield Arrived(0, line_bytes(LineKind.DESCRIPTION, description))
         yield Ended(0)
 
-    def _measured(self, head: RunInfo) -> Iterator[Event]:
+    def _record_events(self, head: RunInfo) -> Iterator[Event]:
         yield Arrived(0, line_bytes(LineKind.HEAD, codec.to_json(head)))
         for line in self.records:
             yield Arrived(0, line)
@@ -92,15 +95,18 @@ class Simulated:
 
 
 def a_long_record(case: Case) -> Record:
-    """Of about RECORD_BYTES."""
+    """Return a record of about RECORD_BYTES."""
     blocks = tuple(0.01 + 1e-9 * number for number in range(RECORD_BYTES // 15))
     return a_record(a_measurement(block_s=blocks), case=case)
 
 
 def simulate(machines: int, records: int, results: Path) -> tuple[FleetResult, float, float]:
-    """A fleet; the CPU seconds of a record, those of the simulation included; the bytes of a record."""
+    """Measure a simulated fleet.
+
+    Returns its result, the CPU seconds per record (including the simulation) and the bytes of a record.
+    """
     cases = [a_case(params={"m": m, "n": 64, "k": 64}) for m in range(1, records // ROUNDS + 1)]
-    cluster = Simulated(machines, cases)
+    cluster = SimulatedCluster(machines, cases)
     began = time.process_time()
     result = measure_fleet(
         FleetOptions(measure=OPTIONS, allow_different=True), cluster, results, FleetObserver(), time.monotonic
@@ -109,7 +115,7 @@ def simulate(machines: int, records: int, results: Path) -> tuple[FleetResult, f
 
 
 def splitting_s(mebibytes: int) -> float:
-    """CPU seconds to read one line of that length as it comes."""
+    """Return the CPU seconds to read one line of that length in pieces."""
     piece, reader = b"x" * PIECE, LineReader()
     began = time.process_time()
     for _ in range(mebibytes * 2**20 // PIECE):
@@ -118,21 +124,21 @@ def splitting_s(mebibytes: int) -> float:
 
 
 def main(arguments: list[str]) -> None:
-    """Print the figures; ends with 1 where something was not stored."""
-    given = [int(each) for each in arguments]
-    machines, records, files = (*given, *(MACHINES, RECORDS, FILES)[len(given) :])
+    """Print the figures. The exit code is 1 if a record was not stored."""
+    numbers = [int(argument) for argument in arguments]
+    machines, records, files = (*numbers, *(MACHINES, RECORDS, FILES)[len(numbers) :])
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
     with tempfile.TemporaryDirectory() as name:
         result, cpu_s, record_bytes = simulate(machines, records, Path(name))
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         folders = [Path(name) / runs.RUNS / share.run for share in result.shares if share.run]
-        stored = sum(len(runs.read_run(folder).records) for folder in folders)
+        stored_records = sum(len(runs.read_run(folder).records) for folder in folders)
     print(f"{machines} machines, {records} records of {record_bytes} bytes each, {files} open files")
-    print(f"complete: {not is_incomplete(result)}, {stored} records stored")
+    print(f"complete: {not is_incomplete(result)}, {stored_records} records stored")
     print(f"peak memory: {peak:.0f} MiB; CPU time of a record: {1e3 * cpu_s:.2f} ms")
     seconds = ", ".join(f"{size} MiB {1e3 * splitting_s(size):.1f} ms" for size in LINES_MIB)
     print(f"CPU time of a line: {seconds}")
-    sys.exit(is_incomplete(result) or stored < machines * records)
+    sys.exit(is_incomplete(result) or stored_records < machines * records)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
-"""Single bits flipped in what is stored: how many change what is read without being noticed.
+"""Detection of single flipped bits in stored files.
 
-`python -m studies.flipped_bits` flips 3,000 bits, each alone, in the records, the head and the end of a
-run and in a baseline's session, and prints a line for each file: flips, those that were noticed, those that
-changed nothing that is read, and those that changed it unnoticed.
+    python -m studies.flipped_bits [FLIPS] > studies/output/flipped_bits.txt
+
+Flips one bit at a time in the records, the head and the end of a run and in a session of a baseline, FLIPS
+times (3,000) in each file. Prints a line for each file: the number of flips that reading noticed, of those
+without effect on the content, and of those that changed the content unnoticed.
 """
 
 from __future__ import annotations
@@ -25,53 +27,53 @@ from tests.factories import a_record, a_run, a_watched
 FLIPS = 3000
 
 
-def ending(read: Callable[[], Any], whole: Any) -> str:
-    """Of one flip."""
+def outcome_of(read_stored: Callable[[], Any], original: Any) -> str:
+    """Return `noticed`, `nothing changed` or `unnoticed` for the current content of a file."""
     try:
-        found = read()
+        content = read_stored()
     except UnreadableInput:
         return "noticed"
-    if getattr(found, "damaged", ()):
+    if getattr(content, "damaged", ()):
         return "noticed"
-    return "nothing changed" if found == whole else "unnoticed"
+    return "nothing changed" if content == original else "unnoticed"
 
 
-def flipped(path: Path, read: Callable[[], Any], count: int, chance: random.Random) -> Counter[str]:
-    """Endings of `count` flips in one file, which is as before afterwards."""
-    content, whole = path.read_bytes(), read()
-    endings: Counter[str] = Counter()
+def flip_bits(path: Path, read_stored: Callable[[], Any], count: int, source: random.Random) -> Counter[str]:
+    """Count the outcomes of `count` flips in one file, and restore the file."""
+    content, original = path.read_bytes(), read_stored()
+    outcomes: Counter[str] = Counter()
     for _ in range(count):
         changed = bytearray(content)
-        changed[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+        changed[source.randrange(len(content))] ^= 1 << source.randrange(8)
         path.write_bytes(bytes(changed))
-        endings[ending(read, whole)] += 1
+        outcomes[outcome_of(read_stored, original)] += 1
     path.write_bytes(content)
-    return endings
+    return outcomes
 
 
-def study(root: Path, count: int) -> dict[str, Counter[str]]:
-    """By file."""
+def flip_all(root: Path, count: int) -> dict[str, Counter[str]]:
+    """Return the outcomes by file."""
     run = a_run([a_record(a_watched(), round=number) for number in range(5)])
     folder = runs.store_run(root, run)
     baselines.add_session(root, "main", digest(run))
     (session,) = (root / "baselines").rglob("*.json")
-    chance = random.Random(15)
-    stored = {
+    source = random.Random(15)
+    run_files = {
         folder / name: lambda: runs.read_run(folder) for name in ("records.jsonl", "run.json", "end.json")
     }
-    reads: dict[Path, Callable[[], Any]] = {**stored, session: lambda: read_session(session)}
+    reads: dict[Path, Callable[[], Any]] = {**run_files, session: lambda: read_session(session)}
     names = {session: "baseline"}
-    return {names.get(path, path.name): flipped(path, read, count, chance) for path, read in reads.items()}
+    return {names.get(path, path.name): flip_bits(path, read, count, source) for path, read in reads.items()}
 
 
 def main(count: int) -> None:
-    """A line per file."""
+    """Print a line for each file."""
     with tempfile.TemporaryDirectory() as root:
-        for name, endings in study(Path(root), count).items():
-            told = ", ".join(
-                f"{endings[each]} {each}" for each in ("noticed", "nothing changed", "unnoticed")
+        for name, outcomes in flip_all(Path(root), count).items():
+            counts = ", ".join(
+                f"{outcomes[outcome]} {outcome}" for outcome in ("noticed", "nothing changed", "unnoticed")
             )
-            print(f"{name:<14} {count} flips: {told}")
+            print(f"{name:<14} {count} flips: {counts}")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,11 @@
-"""Two stored runs of different hours, simulated: `python -m studies.hours [SUITES]`.
+"""Error rates of comparisons of two stored runs that were measured in different hours.
 
-Prints how often some of 30 unchanged cases is called slower, how often the 95 % intervals hold the truth, and
-how often 3 slower cases are found, with five rounds and 1 % noise between processes: where nothing tells how
-much sessions of the machine differ, and where stored ones do.
+    python -m studies.hours [SUITES] > studies/output/hours.md
+
+Simulates runs of 30 cases with five rounds, 1 % noise between processes and a difference between hours. Each
+row has the share of comparisons with a false alarm, the share of 95 % intervals that contain the true ratio,
+and the share of slower cases that are found. The difference between hours is `unknown` to the comparison, or
+`known` from earlier stored sessions. SUITES is the number of comparisons in each row.
 """
 
 import math
@@ -26,12 +29,12 @@ Source = np.random.Generator
 
 
 def independent(source: Source, count: int, spread: float) -> Array:
-    """Each case of each session is off by itself."""
+    """Return log factors that are independent for each case of each session."""
     return spread * source.standard_normal((count, CASES))
 
 
 def half_in_common(source: Source, count: int, spread: float) -> Array:
-    """Half of the variance is common to all cases of a session."""
+    """Return log factors with half of their variance common to all cases of a session."""
     common = source.standard_normal((count, 1))
     return np.asarray(math.sqrt(0.5) * spread * (common + source.standard_normal((count, CASES))))
 
@@ -43,23 +46,22 @@ def rates(
     changes: Sequence[float] = CHANGES,
     hours: Callable[[Source, int, float], Array] = independent,
 ) -> dict[str, list[float]]:
-    """Shares of suites with an alarm, of intervals that hold 1, and of slower cases found.
-
-    By whether the sessions tell how much they differ.
-    """
+    """Return the shares of `Counts`, without and with a spread of sessions that is known."""
     source = np.random.default_rng([sessions, round(1000 * spread)])
     counts = {"unknown": Counts(), "known": Counts()}
     for _ in range(suites):
-        places = hours(source, sessions + 2, spread)
+        session_logs = hours(source, sessions + 2, spread)
         medians = process_medians(source, (sessions + 2, CASES, ROUNDS), NOISE, count=10)
-        medians *= np.exp(places)[..., None]
-        stored = [a_session(rows, day=day) for day, rows in enumerate(medians[:-2])]
+        medians *= np.exp(session_logs)[..., None]
+        sessions_before = [a_session(rows, day=day) for day, rows in enumerate(medians[:-2])]
         ref, new = (_of_day(a_suite(rows), day) for rows, day in zip(medians[-2:], (20, 21), strict=True))
-        known = session_spreads(stored, digest(ref), digest(new), METRICS[0])
-        for name, between in (("unknown", {}), ("known", known)):
-            made = [compare_runs(ref, slowed(new, change), between=between).verdicts for change in changes]
-            counts[name].add(made[0], made[1:])
-    return {name: each.shares(suites) for name, each in counts.items()}
+        between_sessions = session_spreads(sessions_before, digest(ref), digest(new), METRICS[0])
+        for name, between in (("unknown", {}), ("known", between_sessions)):
+            comparisons = [
+                compare_runs(ref, slowed(new, change), between=between).verdicts for change in changes
+            ]
+            counts[name].add(comparisons[0], comparisons[1:])
+    return {name: case_counts.shares(suites) for name, case_counts in counts.items()}
 
 
 def _of_day(run: Run, day: int) -> Run:
@@ -68,7 +70,9 @@ def _of_day(run: Run, day: int) -> Run:
 
 
 def main(suites: int) -> None:
-    print("| sessions | hours differ by | told | any of 30 slower | intervals hold | finds 10 % | 20 % |")
+    print(
+        "| sessions | hours differ by | the difference is | any of 30 slower | intervals hold | finds 10 % | 20 % |"
+    )
     print("| ---: | --- | --- | ---: | ---: | ---: | ---: |")
     for sessions in (5, 10):
         for spread in (0.0, 0.02, 0.05):
@@ -81,15 +85,15 @@ def main(suites: int) -> None:
 
 
 def unchanged(suites: int) -> None:
-    """More suites of one line, none of them slower."""
-    print("\n| sessions | hours differ by | told | any of 30 slower | intervals hold |")
+    """Print one row of unchanged suites, for which more suites are simulated."""
+    print("\n| sessions | hours differ by | the difference is | any of 30 slower | intervals hold |")
     print("| ---: | --- | --- | ---: | ---: |")
     line(10, "5%", "known", rates(10, 0.05, suites, (1.0,))["known"])
 
 
-def line(sessions: int, differ: str, told: str, shares: Sequence[float]) -> None:
+def line(sessions: int, differ: str, spread_source: str, shares: Sequence[float]) -> None:
     cells = " | ".join(f"{100 * share:.1f} %" for share in shares)
-    print(f"| {sessions} | {differ.replace('%', ' %')} | {told} | {cells} |", flush=True)
+    print(f"| {sessions} | {differ.replace('%', ' %')} | {spread_source} | {cells} |", flush=True)
 
 
 if __name__ == "__main__":

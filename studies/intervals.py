@@ -1,11 +1,11 @@
-"""Does the 95 % interval of a latency hold the truth? `python -m studies.intervals [RUNS]`.
+"""Coverage of the 95 % intervals of latencies, in simulated runs.
 
-Prints, of simulated runs of 30 cases with the tool's own schedule, how often the interval that a report shows
-holds the latency that any number of processes would have, over all cases and in the case where it does so
-least; and how wide it is, in the median. The variance is shared by the cases of a run, as a report does, or
-each case's own.
+    python -m studies.intervals [RUNS] > studies/output/intervals.md
 
-Not a test: the tests hold a reduced version.
+Simulates runs of 30 cases with accelbench's own schedule. The truth is the latency that many processes would
+have. Each row has the share of intervals that contain it, over all cases and in the worst case, and the
+median half width of the intervals. In rows named `shared`, all cases contribute to the variance, as in a
+report. In rows named `own`, each case is estimated separately. tests/test_variance.py has a reduced version.
 """
 
 import math
@@ -38,49 +38,51 @@ KINDS = (
     "two modes, 0.1 %",
 )
 Source = np.random.Generator
-DRAWS = 500  # of all cases, for the mean logarithm of a noise
+DRAWS = 500  # simulated runs that estimate the mean log time of a noise
 
 
 def level(logs: Callable[[Source], Array]) -> float:
-    """The mean logarithm of processes, which the geometric mean of many reaches."""
+    """Return the mean log time of processes."""
     source = np.random.default_rng(1)
     return float(np.mean([logs(source).mean() for _ in range(DRAWS)]))
 
 
 def shared(run: Run) -> Iterator[tuple[float, float]]:
-    """The interval of each case in a report."""
+    """Yield the interval of each case as in a report."""
     for row in rows(run):
-        found = row.metric(METRICS[0].name)
-        yield found.low or 0.0, found.high or math.inf
+        latency = row.metric(METRICS[0].name)
+        yield latency.low or 0.0, latency.high or math.inf
 
 
-def own(run: Run) -> Iterator[tuple[float, float]]:
-    """The same, told by the case's processes alone."""
+def separate(run: Run) -> Iterator[tuple[float, float]]:
+    """Yield the interval of each case, estimated from its own processes only."""
     for case in run.info.plan:
-        medians = [median(each.outcome.block_s) for each in run.records if each.case == case]  # type: ignore[union-attr]
-        found = headline(medians, planned=run.info.policy.planned)
-        yield found.low or 0.0, found.high or math.inf
+        records = [record for record in run.records if record.case == case]
+        medians = [median(record.outcome.block_s) for record in records]  # type: ignore[union-attr]
+        estimate = headline(medians, planned=run.info.policy.planned)
+        yield estimate.low or 0.0, estimate.high or math.inf
 
 
-WAYS = {"shared": shared, "own": own}
+VARIANCES = {"shared": shared, "own": separate}
 
 
 def coverage(
     logs: Callable[[Source], Array], policy: Policy, runs: int
 ) -> dict[str, tuple[float, float, float]]:
-    """By way: the share of intervals that hold the truth, that in the worst case, the median half width."""
+    """Return, by variance, the coverage over all cases and in the worst case, and the median half width."""
     truth, source = STEP_S * math.exp(level(logs)), np.random.default_rng([runs, policy.rounds])
-    held = {way: np.zeros(CASES) for way in WAYS}
-    halves: dict[str, list[float]] = {way: [] for way in WAYS}
+    covering = {variance: np.zeros(CASES) for variance in VARIANCES}
+    half_widths: dict[str, list[float]] = {variance: [] for variance in VARIANCES}
     for _ in range(runs):
         run = a_scheduled_run(policy, STEP_S * np.exp(logs(source)))
-        for way, intervals in WAYS.items():
-            found = list(intervals(run))
-            held[way] += [low <= truth <= high for low, high in found]
-            halves[way] += [math.log(high / low) / 2 for low, high in found if low and high < math.inf]
+        for variance, intervals in VARIANCES.items():
+            bounds = list(intervals(run))
+            covering[variance] += [low <= truth <= high for low, high in bounds]
+            finite = [(low, high) for low, high in bounds if low and high < math.inf]
+            half_widths[variance] += [math.log(high / low) / 2 for low, high in finite]
     return {
-        way: (float(held[way].mean()) / runs, float(held[way].min()) / runs, median(halves[way]))
-        for way in WAYS
+        name: (float(counts.mean()) / runs, float(counts.min()) / runs, median(half_widths[name]))
+        for name, counts in covering.items()
     }
 
 
@@ -93,9 +95,9 @@ def main(runs: int) -> None:
     print("| --- | --- | --- | ---: | ---: | ---: |")
     for name in KINDS:
         for preset, policy in PRESETS.items():
-            for way, (share, worst, half) in coverage(NOISE[name], policy, runs).items():
+            for variance, (share, worst, half) in coverage(NOISE[name], policy, runs).items():
                 cells = f"{100 * share:.1f} % | {100 * worst:.0f} % | {100 * math.expm1(half):.1f} %"
-                print(f"| {name} | {preset} | {way} | {cells} |", flush=True)
+                print(f"| {name} | {preset} | {variance} | {cells} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
-"""How often does the gate fail unchanged code on this machine, and how often does it find a tenth more work?
+"""Rates of false alarms and of detected slowdowns of the gate, in real measurements on this machine.
 
-`python -m studies.real_checks stored|turn|tenth [TIMES]` prints a line per check, then a count.
+    python -m studies.real_checks stored|turn|tenth [TIMES]
 
-- stored: `check` of part of `quick` against a baseline of `SESSIONS` runs made just before;
-- turn: part of `quick` measured in turn with itself, `check --ab mode=eager`;
-- tenth: `compare --ab` of two revisions: ten products, and eleven.
+Prints the verdicts of each check, then the number of checks that call a case slower.
+
+- `stored`: check part of `quick` against a baseline of five runs made just before. Every alarm is false.
+- `turn`: measure part of `quick` in turn with itself (`check --ab mode=eager`). Every alarm is false.
+- `tenth`: compare two revisions of a workload, of ten and of eleven matrix products. The change is real.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import tempfile
 import textwrap
 from pathlib import Path
 
-from tests.program import environment
+from tests.program import environment, git
 
 SESSIONS = 5
 SUBSET = ["-w", "gemm", "-w", "conv2d", "-w", "attention", "--suite", "quick", "-b", "torch", "-d", "cpu"]
@@ -50,53 +52,52 @@ class Chained(Gemm):
 
 
 def program(folder: Path, *arguments: str) -> tuple[int, str]:
-    """The exit code, and what was printed."""
-    place = environment(ACCELBENCH_WORKLOADS=str(folder / "mine"))
+    """Run accelbench in the folder. Returns its exit code and its output."""
+    variables = environment(ACCELBENCH_WORKLOADS=str(folder / "mine"))
     command = [sys.executable, "-m", "benchbench.cli", *arguments]
-    done = subprocess.run(command, cwd=folder, env=place, capture_output=True, text=True)
-    if done.returncode not in (0, 10):
-        print(done.stdout, done.stderr, sep="\n")
-    return done.returncode, done.stdout
+    process = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True)
+    if process.returncode not in (0, 10):
+        print(process.stdout, process.stderr, sep="\n")
+    return process.returncode, process.stdout
 
 
-def repository(folder: Path) -> None:
-    """Two commits of a workload: ten products, then eleven."""
+def make_repository(folder: Path) -> None:
+    """Make a repository with two commits of a workload, of ten products and of eleven."""
     mine = folder / "mine"
     mine.mkdir()
     for count in (10, 11):
         (mine / "chained.py").write_text(textwrap.dedent(WORK).format(count=count))
-        who = ["-c", "user.name=a", "-c", "user.email=a@b"]
-        for command in (["init", "-q"], ["add", "."], [*who, "commit", "-qm", f"{count} products"]):
-            subprocess.run(["git", *command], cwd=mine, check=True)
+        for command in (["init", "-q"], ["add", "."], ["commit", "-qm", f"{count} products"]):
+            git(mine, *command)
 
 
-def told(text: str) -> str:
-    """A check's verdicts with their ratios."""
+def verdict_list(text: str) -> str:
+    """Return the verdicts of a check's JSON with their ratios."""
     findings = json.loads(text)["findings"]
-    looks = ((each["verdict"], each["first"] or {"ratio": float("nan")}) for each in findings)
+    looks = ((finding["verdict"], finding["first"] or {"ratio": float("nan")}) for finding in findings)
     return ", ".join(f"{verdict} {look['ratio']:.3f}" for verdict, look in looks)
 
 
-def stored(folder: Path) -> int:
-    """1 where the gate fails; the first call makes the baseline."""
+def fails_against_sessions(folder: Path) -> int:
+    """Check against stored sessions, which the first call measures."""
     if not (folder / "results/baselines").exists():
         for _ in range(SESSIONS):
             program(folder, "run", *SUBSET)
             program(folder, "baseline", "set", "main")
     code, text = program(folder, "check", "--baseline", "main", "--format", "json")
-    print(code, told(text), flush=True)
+    print(code, verdict_list(text), flush=True)
     return int(code == 10)
 
 
-def turn(folder: Path) -> int:
-    """1 where the gate fails."""
+def fails_against_itself(folder: Path) -> int:
+    """Check code that is measured in turn with itself."""
     code, text = program(folder, "check", "--ab", "mode=eager", *TURN, "--format", "json")
-    print(code, told(text), flush=True)
+    print(code, verdict_list(text), flush=True)
     return int(code == 10)
 
 
-def tenth(folder: Path) -> int:
-    """1 where more work is found to be slower."""
+def finds_a_tenth(folder: Path) -> int:
+    """Compare the two revisions in turn."""
     _, text = program(
         folder, "compare", "--ab", "rev:HEAD~1", "rev:HEAD", *MINE, "--rounds", "10", "--format", "json"
     )
@@ -106,13 +107,15 @@ def tenth(folder: Path) -> int:
     return int(verdict["verdict"] == "slower")
 
 
-def main(what: str, times: int) -> None:
-    once = {"stored": stored, "turn": turn, "tenth": tenth}[what]
+def main(check_name: str, times: int) -> None:
+    is_slower = {"stored": fails_against_sessions, "turn": fails_against_itself, "tenth": finds_a_tenth}[
+        check_name
+    ]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        repository(folder)
-        count = sum(once(folder) for _ in range(times))
-    print(f"{what}: {count} of {times} call it slower, load {os.getloadavg()[0]:.1f}")
+        make_repository(folder)
+        count = sum(is_slower(folder) for _ in range(times))
+    print(f"{check_name}: {count} of {times} call it slower, load {os.getloadavg()[0]:.1f}")
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from benchbench.judging.bisection import (
     next_pair_or_result,
     shortest_span,
 )
-from studies.bisections import is_right, scenes, search, searched
+from studies.bisections import is_right, scenes, search, simulate_search
 
 SEEDS = 100
 STEP = math.log(1.05)
@@ -60,7 +60,7 @@ def ends(rules: SearchRules, *changes: float) -> list[VersionPair]:
 @pytest.mark.real
 def test_a_planted_step_is_named_correctly() -> None:
     all_scenes = scenes(64, (0.05,), 0.02, SEEDS)
-    results = [searched(scene, seed) for seed, scene in enumerate(all_scenes)]
+    results = [simulate_search(scene, seed) for seed, scene in enumerate(all_scenes)]
     named = [
         (result, scene)
         for result, scene in zip(results, all_scenes, strict=True)
@@ -74,7 +74,9 @@ def test_a_planted_step_is_named_correctly() -> None:
 @pytest.mark.real
 @pytest.mark.parametrize("versions", [5, 64])
 def test_equal_versions_have_no_difference(versions: int) -> None:
-    ends = Counter(searched(scene, seed).end for seed, scene in enumerate(scenes(versions, (), 0.02, SEEDS)))
+    ends = Counter(
+        simulate_search(scene, seed).end for seed, scene in enumerate(scenes(versions, (), 0.02, SEEDS))
+    )
     assert ends[SearchEnd.NO_DIFFERENCE] >= 95
     assert ends[SearchEnd.NAMED] == 0
 
@@ -82,7 +84,7 @@ def test_equal_versions_have_no_difference(versions: int) -> None:
 @pytest.mark.real
 def test_the_larger_of_two_steps_is_named_and_the_other_reported() -> None:
     all_scenes = scenes(64, (0.05, 0.05), 0.02, 30)
-    results = [searched(scene, seed) for seed, scene in enumerate(all_scenes)]
+    results = [simulate_search(scene, seed) for seed, scene in enumerate(all_scenes)]
     spans = [result.span for result in results]
     assert sum(result.end is SearchEnd.NAMED for result in results) >= 27
     span_and_scene = zip(spans, all_scenes, strict=True)

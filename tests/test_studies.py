@@ -1,17 +1,15 @@
-"""The studies quoted in the documentation: each starts at a small size."""
+"""Every study can be imported, and the nightly run of all steps reports failures."""
 
 import importlib
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from studies import isolation, nightly, real_checks
-from tests.program import environment
+from studies import nightly, real_checks
+from tests.program import git
 from tests.test_architecture import ROOT
 
 STUDIES = sorted(path.stem for path in (ROOT / "studies").glob("[!_]*.py"))
-FAKE = ["-b", "fake", "-d", "cpu", "-w", "gemm", "-p", "m=1000", "--quick"]
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -19,25 +17,9 @@ def test_every_study_can_be_imported_and_has_a_description(name: str) -> None:
     assert importlib.import_module(f"studies.{name}").__doc__
 
 
-def kept_repository(folder: Path) -> list[Path]:
-    real_checks.repository(folder)
-    return list(folder.iterdir())
-
-
-@pytest.mark.real
-@pytest.mark.parametrize(
-    "begin",
-    [
-        pytest.param(lambda folder: isolation.compared(FAKE, folder)["verdicts"], id="isolation"),
-        pytest.param(kept_repository, id="real_checks"),
-    ],
-)
-def test_every_study_starts(
-    begin: Callable[[Path], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in environment(ACCELBENCH_WORKLOADS="").items():
-        monkeypatch.setenv(name, value)
-    assert begin(tmp_path)
+def test_real_checks_measures_two_commits(tmp_path: Path) -> None:
+    real_checks.make_repository(tmp_path)
+    assert git(tmp_path / "mine", "log", "--format=%s").splitlines() == ["11 products", "10 products"]
 
 
 def test_nightly_runs_every_step_and_fails_if_one_failed(

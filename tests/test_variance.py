@@ -34,7 +34,7 @@ from benchbench.model.options import Threshold
 from benchbench.model.run import Policy
 from benchbench.stats import Difference, headline, welch
 from benchbench.timing.policy import POLICIES, budget_policy
-from studies.adaptive_rounds import BUDGET_S, CASES, NOISE, measured, rates, two_modes
+from studies.adaptive_rounds import BUDGET_S, CASES, NOISE, rates, simulated_run, two_modes
 from tests.factories import a_case, a_digest, a_run, some_rounds
 from tests.rendering import rendered
 from tests.simulator import highest_rate
@@ -351,7 +351,7 @@ def test_pairs_share_the_variance_of_all_cases_unless_they_are_clustered(*, clus
 def test_a_comparison_notes_clustered_processes() -> None:
     logs = partial(two_modes, spread=0.001)
     source = np.random.default_rng(3)
-    ref, new = (measured(POLICIES["quick"], logs(source)) for _ in range(2))
+    ref, new = (simulated_run(POLICIES["quick"], logs(source)) for _ in range(2))
     compared_runs = compare_runs(ref, new)
     assert compared_runs.modes
     assert "processes form clusters" in rendered(
