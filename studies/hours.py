@@ -71,7 +71,7 @@ def _of_day(run: Run, day: int) -> Run:
 
 def main(suites: int) -> None:
     print(
-        "| sessions | hours differ by | the difference is | any of 30 slower | intervals hold | finds 10 % | 20 % |"
+        "| sessions | hours differ by | difference | any of 30 slower | intervals hold | finds 10 % | 20 % |"
     )
     print("| ---: | --- | --- | ---: | ---: | ---: | ---: |")
     for sessions in (5, 10):
@@ -86,7 +86,7 @@ def main(suites: int) -> None:
 
 def unchanged(suites: int) -> None:
     """Print one row of unchanged suites, for which more suites are simulated."""
-    print("\n| sessions | hours differ by | the difference is | any of 30 slower | intervals hold |")
+    print("\n| sessions | hours differ by | difference | any of 30 slower | intervals hold |")
     print("| ---: | --- | --- | ---: | ---: |")
     line(10, "5%", "known", rates(10, 0.05, suites, (1.0,))["known"])
 
