@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from benchbench.analyse.rows import case_key
 from benchbench.cluster.machines import Share, ShareState, unfinished_cases
@@ -121,7 +122,13 @@ class Receiver:
         self._redact = redact or process_redaction()
         self._info: RunInfo | None = None
         self._has_head = False
-        self._state, self._stage, self._reason, self._again = ShareState.WAITING, "", "", ""
+        self.progress = ShareProgress(
+            machine=share.machine,
+            kind=share.kind,
+            state=ShareState.WAITING,
+            instead_of=share.instead_of,
+            cases=len(share.cases),
+        )
         self._planned: dict[tuple[str, str], Case] = {}
         self._recorded: set[tuple[str, str, int]] = set()
         self._latest = -1  # latest round with a record
@@ -148,7 +155,7 @@ class Receiver:
 
     def starting(self) -> None:
         """Note that the job was sent to the machine. Raises CannotWrite."""
-        self._state = ShareState.STARTING
+        self._note(state=ShareState.STARTING)
         if self.share.interrupted:
             with closing(self._writer()) as writer:
                 writer.drop_torn()
@@ -167,14 +174,14 @@ class Receiver:
             self._count(record)
             return record
         elif line.kind is LineKind.STAGE:
-            self._stage = line.text
+            self._note(stage=line.text)
         elif line.kind is LineKind.ERROR:
             self.fail(line.text)
         return None
 
     def fail(self, reason: str) -> None:
         """Note why the machine cannot continue. Its run can be resumed."""
-        self._state, self._reason = ShareState.FAILED, self._reason or reason
+        self._note(state=ShareState.FAILED, reason=self.progress.reason or reason)
 
     def end(self) -> None:
         """Note the end of the job: the share is done if every case is finished. Otherwise its run can be
@@ -182,14 +189,14 @@ class Receiver:
 
         Raises CannotWrite, UnreadableInput.
         """
-        if self._state is ShareState.FAILED:
+        if self.progress.state is ShareState.FAILED:
             return
         if self._info is None or not self._has_head:
             self.fail(NO_RUN)
         elif unfinished := unfinished_cases(self._info, self._stored()):
             self.fail(UNFINISHED.format(count=len(unfinished)))
         else:
-            self._state = ShareState.DONE
+            self._note(state=ShareState.DONE)
             with closing(self._writer()) as writer:
                 writer.end()
 
@@ -198,14 +205,14 @@ class Receiver:
 
         Without unfinished cases, the share is done. Raises CannotWrite, UnreadableInput.
         """
-        self._state, self._reason = ShareState.LOST, reason
+        self._note(state=ShareState.LOST, reason=reason)
         if self._info is None:
             return []
         with closing(self._writer()) as writer:
             writer.drop_torn()
             unfinished = unfinished_cases(self._info, self._stored())
             if not unfinished:
-                self._state = ShareState.DONE
+                self._note(state=ShareState.DONE)
             for case, number in unfinished:
                 record = self._lost(case, number, reason)
                 writer.append(record)
@@ -215,23 +222,10 @@ class Receiver:
 
     def reassigned_to(self, machine: str) -> None:
         """Note which machine takes over the unfinished cases."""
-        self._again = machine
+        self._note(begun_again_on=machine)
 
-    @property
-    def progress(self) -> ShareProgress:
-        return ShareProgress(
-            machine=self.share.machine,
-            kind=self.share.kind,
-            state=self._state,
-            run=self._info.id if self._info else "",
-            instead_of=self.share.instead_of,
-            cases=len(self._info.plan if self._info else self.share.cases),
-            finished=len(self._finished),
-            failed=len(self._failed),
-            stage=self._stage,
-            reason=self._reason,
-            begun_again_on=self._again,
-        )
+    def _note(self, **changes: Any) -> None:
+        self.progress = replace(self.progress, **changes)
 
     def _begin(self, head: RunInfo) -> None:
         if self._has_head:
@@ -244,11 +238,13 @@ class Receiver:
             with closing(self._writer()):  # locks the run
                 runs.rewrite_head(self._folder, info)
         self._set_head(info)
-        self._has_head, self._state = True, ShareState.MEASURING
+        self._has_head = True
+        self._note(state=ShareState.MEASURING)
 
     def _set_head(self, info: RunInfo) -> None:
         self._info = replace(info, probes=(), left_out=())  # large, and already stored
         self._planned = {case_key(case): case for case in info.plan}
+        self._note(run=info.id, cases=len(info.plan))
 
     @property
     def _folder(self) -> Path:
@@ -292,6 +288,7 @@ class Receiver:
             self._finished.add(key)
         if isinstance(record.outcome, Failure) and status not in (Status.LOST, Status.UNSUPPORTED):
             self._failed.add(key)
+        self._note(finished=len(self._finished), failed=len(self._failed))
 
     def _lost(self, case: Case, number: int, reason: str) -> Record:
         assert self._info is not None
