@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -432,53 +431,29 @@ def test_alternatives_with_the_same_columns_are_one_markdown_table() -> None:
 
 # An additional format
 
-ORG = '''
-"""Org mode."""
-
-from benchbench.documents.document import Document
+WITH_ORG = '''
+import json, os, sys, types
+from benchbench import cli, exporters
 from benchbench.exporters.text import cell_text, marks
 
-
-def org(document: Document) -> dict[str, bytes]:
-    """Headings and tables."""
+def org(document):
+    """Headings and tables of Org mode."""
     labels = marks(document)
     lines = [f"* {document.title}", *document.facts]
     for table in document.tables:
         lines += [f"** {table.title}"] if table.title else []
         lines += ["| " + " | ".join(cell_text(cell, labels) for cell in row) + " |" for row in table.rows]
     return {f"{document.name}.org": "\\n".join([*lines, ""]).encode()}
-'''
 
-
-@pytest.fixture(scope="module")
-def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the package with an additional exporter, and two runs."""
-    folder = tmp_path_factory.mktemp("extended")
-    shutil.copytree(ROOT / "benchbench", folder / "benchbench")  # with its compiled files
-    (folder / "benchbench/exporters/org.py").write_text(ORG)
-    formats = folder / "benchbench/exporters/__init__.py"
-    formats.write_text(
-        formats.read_text().replace("FORMATS = {", 'FORMATS = {"org": Format("org", "org:org"),')
-    )
-    for number, seconds in enumerate((0.001, 0.002)):
-        info = a_run_info(id=f"2026010{number + 1}-030405-abcd", started=f"2026-01-0{number + 1}T03:04:05Z")
-        runs.store_run(
-            folder / "results",
-            a_run(some_rounds(seconds, seconds * 1.01, seconds), id=info.id, started=info.started),
-        )
-    return folder
-
-
-COMMANDS = """
-import json, os, sys
-from benchbench import cli
+exporters.FORMATS["org"] = exporters.Format("org", "org:org")
+sys.modules["benchbench.exporters.org"] = types.SimpleNamespace(org=org)
 for path, arguments in json.loads(sys.argv[1]).items():
     if os.fork() == 0:
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), 1)
         sys.argv[1:] = arguments
         sys.exit(cli.main())
     assert os.wait()[1] == 0, arguments
-"""
+'''
 IN_ORG = {
     ("report",): "* Run 20260102-030405-abcd",
     ("compare", "latest~1", "latest"): "| slower | gemm",
@@ -488,23 +463,17 @@ IN_ORG = {
 }
 
 
-@pytest.fixture(scope="module")
-def outputs(extended: Path) -> Path:
-    """Folder with the output of each verb, written by processes forked from one that imported the copy."""
+@pytest.mark.real
+def test_a_new_format_is_one_of_every_verb_and_selected_by_its_file_extension(tmp_path: Path) -> None:
+    for number, seconds in enumerate((0.001, 0.002)):
+        info = a_run_info(id=f"2026010{number + 1}-030405-abcd", started=f"2026-01-0{number + 1}T03:04:05Z")
+        records = some_rounds(seconds, seconds * 1.01, seconds)
+        runs.store_run(tmp_path / "results", a_run(records, id=info.id, started=info.started))
     commands = {arguments[0]: [*arguments, "--format", "org"] for arguments in IN_ORG}
     commands["nothing"] = ["history", "-o", "found.org"]
-    program = [sys.executable, "-c", COMMANDS, json.dumps(commands)]
-    subprocess.run(program, cwd=extended, env=environment(PYTHONPATH=str(extended)), check=True, timeout=300)
-    return extended
-
-
-@pytest.mark.real
-@pytest.mark.parametrize("arguments", IN_ORG)
-def test_a_new_format_is_one_of_every_verb(arguments: tuple[str, ...], outputs: Path) -> None:
-    assert IN_ORG[arguments] in (outputs / arguments[0]).read_text()
-
-
-@pytest.mark.real
-def test_a_new_format_is_selected_by_its_file_extension(outputs: Path) -> None:
-    assert (outputs / "found.org").read_text().startswith("* History")
-    assert (outputs / "nothing").read_text() == ""
+    program = [sys.executable, "-c", WITH_ORG, json.dumps(commands)]
+    subprocess.run(program, cwd=tmp_path, env=environment(), check=True, timeout=300)
+    for arguments, text in IN_ORG.items():
+        assert text in (tmp_path / arguments[0]).read_text()
+    assert (tmp_path / "found.org").read_text().startswith("* History")
+    assert (tmp_path / "nothing").read_text() == ""

@@ -28,7 +28,8 @@ class RunChoice:
 
     def matches(self, run: ListedRun) -> bool:
         """True if the run matches, ignoring `limit`."""
-        return self.run_filter.takes(run) and (not self.suites or bool({*self.suites} & {*run.suites}))
+        suites = {case.suite for case in run.plan}
+        return self.run_filter.takes(run) and (not self.suites or bool({*self.suites} & suites))
 
 
 def runs_document(results: Path, choice: RunChoice | None = None) -> Document:
@@ -43,8 +44,9 @@ def runs_document(results: Path, choice: RunChoice | None = None) -> Document:
     for name in reversed(stored.names):  # newest first, so that a limit saves reading
         if selection.limit is not None and len(rows) >= selection.limit:
             break
+        folder = results / store.RUNS / name
         try:
-            run = store.read_listed(results / store.RUNS / name)
+            run = store.read_listed(folder)
         except UnreadableInput as error:
             if selection == RunChoice(limit=selection.limit):
                 rows.append(_row(name, command=f"unreadable: {error}"))
@@ -52,9 +54,10 @@ def runs_document(results: Path, choice: RunChoice | None = None) -> Document:
         if not selection.matches(run):
             continue
         command, tags = " ".join(run.command), disk.tags_text(run.tags)
-        rows.append(_row(name, run.started, run.progress, str(run.cases), tags, command))
-        if run.progress is store.Progress.INTERRUPTED:
-            interrupted.append(results / store.RUNS / name)
+        progress = store.progress(folder)
+        rows.append(_row(name, run.started, progress, str(len(run.plan)), tags, command))
+        if progress is store.Progress.INTERRUPTED:
+            interrupted.append(folder)
     lines = _resume_commands(reversed(interrupted), selectors.results_option(results))
     lines += selectors.copy_warnings(results, stored)
     rows.reverse()

@@ -110,11 +110,11 @@ def date_names(started: Sequence[str]) -> list[str]:
     return [text[skipped : len("2026-01-01T00:00")].replace("T", " ") for text in started]
 
 
-def without_overlap(names: Sequence[tuple[float, str]], letter: float) -> list[tuple[float, str]]:
-    """Drop labels that overlap the previous one on an axis; `letter`: width of a letter."""
+def without_overlap(names: Sequence[tuple[float, str]]) -> list[tuple[float, str]]:
+    """Drop labels that overlap the previous one on an axis."""
     labels: list[tuple[float, str]] = []
     for position, name in names:
-        if not labels or position - labels[-1][0] > letter * ((len(name) + len(labels[-1][1])) / 2 + 1):
+        if not labels or position - labels[-1][0] > LETTER * ((len(name) + len(labels[-1][1])) / 2 + 1):
             labels.append((position, name))
     return labels
 
@@ -216,7 +216,7 @@ def axis(ruler: Ruler) -> str:
     names = [
         (x, name) for x, name in names if len(name) * LETTER / 2 <= min(x, WIDTH - x)
     ]  # without labels that would be cut off
-    parts = [f'<text x="{x:.1f}" y="11">{escape(name)}</text>' for x, name in without_overlap(names, LETTER)]
+    parts = [f'<text x="{x:.1f}" y="11">{escape(name)}</text>' for x, name in without_overlap(names)]
     paint = 'font-size="10" text-anchor="middle" fill="currentColor"'
     return _svg([f"<g {paint}>{''.join(parts)}</g>"], 15, "")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Any, Literal
@@ -266,7 +266,11 @@ def combined(cost: Cost, ranks: Sequence[Rank]) -> Measurement:
     Raises ValueError if the blocks of the ranks do not correspond.
     """
     measurements = [measurement for _, _, measurement in ranks]
-    samples = tuple(_samples(host, device, measurement) for host, device, measurement in ranks)
+    shared = [field.name for field in fields(RankSamples) if field.name not in ("host", "device")]
+    samples = tuple(
+        RankSamples(host=host, device=device, **{name: getattr(measurement, name) for name in shared})
+        for host, device, measurement in ranks
+    )
     if len({measurement.iterations for measurement in measurements}) > 1:
         raise ValueError("ranks whose blocks have different numbers of steps")
     return replace(
@@ -300,22 +304,6 @@ def slowest(ranks: Sequence[RankSamples]) -> dict[str, Any]:
         "peak_device": _largest([rank.peak_device for rank in ranks]),
         "peak_host": _largest([rank.peak_host for rank in ranks]),
     }
-
-
-def _samples(host: int, device: str, measurement: Measurement) -> RankSamples:
-    return RankSamples(
-        host=host,
-        device=device,
-        warmup_block_s=measurement.warmup_block_s,
-        block_s=measurement.block_s,
-        cold_s=measurement.cold_s,
-        peak_device=measurement.peak_device,
-        peak_host=measurement.peak_host,
-        window=measurement.window,
-        telemetry=measurement.telemetry,
-        batches=measurement.batches,
-        entry_s=measurement.entry_s,
-    )
 
 
 def _joint(windows: Sequence[Window | None]) -> Window | None:

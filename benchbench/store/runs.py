@@ -9,7 +9,7 @@ import dataclasses
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, fields
 from enum import StrEnum
@@ -31,6 +31,7 @@ T = TypeVar("T")
 
 RUNS, HEAD, RECORDS, END = "runs", "run.json", "records.jsonl", "end.json"
 FLEETS = "fleets"  # the folder of fleet files, next to that of runs
+HEAD_HINT = "The records in {} need it: restore it from a copy."
 NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,99}")
 
 
@@ -56,7 +57,7 @@ class _PlannedSuite:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _ListedHead:
+class ListedRun:
     """Fields of run.json that a list of runs needs."""
 
     schema: int
@@ -66,19 +67,6 @@ class _ListedHead:
     plan: tuple[_PlannedSuite, ...]
     tags: dict[str, str] = dataclasses.field(default_factory=dict)
     checksums: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListedRun:
-    """A run in a list, with the number of its cases and the suites that they belong to."""
-
-    id: str
-    started: str
-    command: tuple[str, ...]
-    cases: int
-    suites: tuple[str, ...]
-    tags: dict[str, str]
-    progress: Progress
 
 
 class RunWriter:
@@ -237,29 +225,25 @@ def read_head(path: Path) -> RunInfo:
 
 def _head(path: Path) -> tuple[RunInfo, bool]:
     """Read the head of a run, and whether its lines have checksums."""
-    hint = f"The records in {path / RECORDS} need it: restore it from a copy."
+    hint = HEAD_HINT.format(path / RECORDS)
     head = codec.document(path / HEAD, _Head, hint)
-    if not NAME.fullmatch(head.id):  # an id becomes part of file names, such as a baseline's
-        raise UnreadableInput(f"{path / HEAD}: {visible(head.id[:100])!r} is not the id of a run", hint)
+    _check_id(head.id, path, hint)
     info = RunInfo(**{field.name: getattr(head, field.name) for field in fields(RunInfo)})
     return info, head.checksums
 
 
 def read_listed(path: Path) -> ListedRun:
     """Read the entry of a run in a list, without parsing all of its head. Raises UnreadableInput."""
-    hint = f"The records in {path / RECORDS} need it: restore it from a copy."
-    head = codec.part_of_document(path / HEAD, _ListedHead, _Head, hint)
-    if not NAME.fullmatch(head.id):
-        raise UnreadableInput(f"{path / HEAD}: {visible(head.id[:100])!r} is not the id of a run", hint)
-    return ListedRun(
-        id=head.id,
-        started=head.started,
-        command=head.command,
-        cases=len(head.plan),
-        suites=tuple(dict.fromkeys([case.suite for case in head.plan])),
-        tags=head.tags,
-        progress=_progress(path, head.tags, checksums=head.checksums),
-    )
+    hint = HEAD_HINT.format(path / RECORDS)
+    head = codec.part_of_document(path / HEAD, ListedRun, _Head, hint)
+    _check_id(head.id, path, hint)
+    return head
+
+
+def _check_id(run_id: str, path: Path, hint: str) -> None:
+    """Raise UnreadableInput for an id that cannot be part of file names, such as a baseline's."""
+    if not NAME.fullmatch(run_id):
+        raise UnreadableInput(f"{path / HEAD}: {visible(run_id[:100])!r} is not the id of a run", hint)
 
 
 def read_run(path: Path) -> Run:
@@ -325,14 +309,10 @@ def progress(path: Path) -> Progress:
     """State of the run in a folder; a run without checksums counts as ended. Raises UnreadableInput."""
     if os.path.exists(path / END):
         return Progress.ENDED
-    info, checksums = _head(path)
-    return _progress(path, info.tags, checksums=checksums)
-
-
-def _progress(path: Path, tags: Mapping[str, str], *, checksums: bool) -> Progress:
-    if not checksums or os.path.exists(path / END):
+    head = read_listed(path)
+    if not head.checksums:
         return Progress.ENDED
-    fleet = fleet_of(tags)
+    fleet = fleet_of(head.tags)
     is_measured = is_locked(path) or bool(fleet and is_locked(path.parent.parent / FLEETS / f"{fleet}.json"))
     return Progress.MEASURING if is_measured else Progress.INTERRUPTED
 
