@@ -338,17 +338,11 @@ def test_environment_variables_control_colour(force: str, no: str, coloured: boo
     assert ("\x1b[" in process.stdout) == coloured
 
 
-@pytest.mark.real
-def test_verdicts_have_colours(tmp_path: Path) -> None:
-    for number, seconds in enumerate((0.001, 0.002, 0.001)):
-        info = a_run_info(id=f"2026010{number + 1}-030405-abcd", started=f"2026-01-0{number + 1}T03:04:05Z")
-        records = some_rounds(seconds, seconds * 1.01, seconds)
-        runs.store_run(tmp_path / "results", a_run(records, id=info.id, started=info.started))
-    slower = accelbench("compare", "latest~2", "latest~1", cwd=tmp_path, FORCE_COLOR="1").stdout
-    faster = accelbench("compare", "latest~1", "latest", cwd=tmp_path, FORCE_COLOR="1").stdout
-    assert "\x1b[31mslower" in slower
-    assert "\x1b[32mfaster" in faster
-    assert "\x1b" not in accelbench("compare", "latest~1", "latest", cwd=tmp_path).stdout
+@pytest.mark.parametrize(("step_s", "coloured"), [(2e-3, "\x1b[31mslower"), (0.5e-3, "\x1b[32mfaster")])
+def test_verdicts_have_colours(step_s: float, coloured: str) -> None:
+    ref, new = (a_run(some_rounds(step, step * 1.01, step)) for step in (1e-3, step_s))
+    comparison = compare_runs(ref, new)
+    assert coloured in render(comparison_document(comparison, comparison.verdicts), 100, color=True)
 
 
 def test_the_document_module_imports_no_heavy_library() -> None:

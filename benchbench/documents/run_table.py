@@ -69,11 +69,8 @@ def work_tables(works: Sequence[Work], columns: Sequence[ReportColumn], view: Ru
     """
     heads = [Column(column.name, rank=column.rank) for column in columns]
     lines_by_work = [_table_lines(work, columns, view) for work in works]
-    tables = _build_tables(works, heads, [[line for line, _ in lines] for lines in lines_by_work])
     commands = [tuple(command_of(row.case, view.run.info) for _, row in lines) for lines in lines_by_work]
-    return tuple(
-        replace(table, commands=row_commands) for table, row_commands in zip(tables, commands, strict=True)
-    )
+    return _build_tables(works, heads, [[line for line, _ in lines] for lines in lines_by_work], commands)
 
 
 def _table_lines(work: Work, columns: Sequence[ReportColumn], view: RunView) -> list[tuple[Line, Row]]:
@@ -156,12 +153,9 @@ def side_by_side(
         for alternative in group
         if alternative.first
     ]
-    ratios = iter(ratios_to_base(firsts, view))
+    ratios = ratios_to_base(firsts, view)
     lines = [
-        [
-            _side_by_side_line(alternative, values, columns, next(ratios) if alternative.first else {})
-            for alternative in group
-        ]
+        [_side_by_side_line(alternative, values, columns, ratios) for alternative in group]
         for group in alternatives
     ]
     return _build_tables(works, heads, lines)
@@ -228,7 +222,10 @@ def _ratio_cell(row: Row | None, ratio: RatioToBase | None, column: ReportColumn
 
 
 def _build_tables(
-    works: Sequence[Work], heads: Sequence[Column], lines: Sequence[list[Line]]
+    works: Sequence[Work],
+    heads: Sequence[Column],
+    lines: Sequence[list[Line]],
+    commands: Sequence[tuple[str, ...]] = (),
 ) -> tuple[Table, ...]:
     """Tables without the columns that are empty in all of them."""
     cells = [line[1:] for table in lines for line in table]
@@ -242,8 +239,9 @@ def _build_tables(
             layout=Layout.ALTERNATIVES,
             title=work.title,
             short_title=work.short_title,
+            commands=row_commands,
         )
-        for work, table in zip(works, lines, strict=True)
+        for work, table, row_commands in zip(works, lines, commands or [()] * len(works), strict=True)
     )
 
 
@@ -511,10 +509,8 @@ def by_threads(works: Sequence[Work], view: RunView) -> list[tuple[str, WorkVerd
     return list(zip(compared, judge_works(list(compared.values()), view.run.info.policy), strict=True))
 
 
-def ratios_to_base(
-    groups: Sequence[tuple[Row, Sequence[Row]]], view: RunView
-) -> list[dict[CaseKey, RatioToBase]]:
-    """Compare the rows of each group with its base row; empty for a base without a usable speed."""
+def ratios_to_base(groups: Sequence[tuple[Row, Sequence[Row]]], view: RunView) -> dict[CaseKey, RatioToBase]:
+    """Compare the rows of each group with its base row; only the base if it has no usable speed."""
     to_contender = _contender_function(view)
     comparable = [
         (base, leader, [other for row in rows if row is not base and (other := to_contender(row))])
@@ -522,17 +518,11 @@ def ratios_to_base(
         if (leader := to_contender(base))
     ]
     rivals = rivals_of([(leader, others) for _, leader, others in comparable], view.run.info.policy)
-    rivals_by_base = {
-        id(base): base_rivals for (base, _, _), base_rivals in zip(comparable, rivals, strict=True)
+    return {case_key(base.case): RatioToBase(base, 1.0, is_significant=True) for base, _ in groups} | {
+        case_key(rival.contender.case): RatioToBase(base, rival.ratio, rival.is_slower or rival.is_faster)
+        for (base, _, _), base_rivals in zip(comparable, rivals, strict=True)
+        for rival in base_rivals
     }
-    return [
-        {
-            case_key(rival.contender.case): RatioToBase(base, rival.ratio, rival.is_slower or rival.is_faster)
-            for rival in rivals_by_base.get(id(base), [])
-        }
-        | {case_key(base.case): RatioToBase(base, 1.0, is_significant=True)}
-        for base, _ in groups
-    ]
 
 
 def _contender_function(view: RunView) -> Callable[[Row], Contender | None]:

@@ -205,7 +205,7 @@ def drawing(spread: Spread, ruler: Ruler, heights: Sequence[str] = ()) -> str:
         line = heights.index(mark.label) if mark.label in heights else number
         shapes = [*_mark(mark, ruler, LINE * (line + 0.5)), *_lanes(mark, ruler, LINE * (line + 1))]
         backend = f' data-b="{html_text(mark.backend)}"' if several else ""
-        parts.append(f'<g{backend} stroke="{shade_of(mark.backend)}">{"".join(shapes)}</g>')
+        parts.append(f'<g{backend} stroke="{colour(mark.backend)}">{"".join(shapes)}</g>')
     label = "; ".join(_label(mark, spread.unit) for mark in spread.marks) if several else ""
     return _svg(parts, _height(spread, heights), label)
 
@@ -229,17 +229,12 @@ def shape_of(backend: str) -> str:
 
 def colour(backend: str) -> str:
     """Colour of a backend, the same in every plot; for other backends it depends on the name."""
-    return COLOURS.get(backend) or OTHERS[crc32(backend.encode()) % len(OTHERS)]
-
-
-def shade_of(backend: str) -> str:
-    """Colour of a backend, as in pictures."""
-    return colour(backend) if backend else PLAIN
+    return COLOURS.get(backend) or (OTHERS[crc32(backend.encode()) % len(OTHERS)] if backend else PLAIN)
 
 
 def symbol(backend: str) -> str:
     """Mark of a backend, for a legend."""
-    mark = f'<path fill="{shade_of(backend)}" transform="translate(8,8)" d="{shape_of(backend)}"/>'
+    mark = f'<path fill="{colour(backend)}" transform="translate(8,8)" d="{shape_of(backend)}"/>'
     return f'<svg width="16" height="16" viewBox="0 0 16 16" aria-hidden="true">{mark}</svg>'
 
 
@@ -273,7 +268,7 @@ def mark_path(backend: str, position: str, *, is_undecided: bool) -> str:
     """Mark of a backend at `x,y`, hollow if it is open. Its line has the colour of the
     surrounding element.
     """
-    paint = 'fill="none" stroke-width="1.5"' if is_undecided else f'fill="{shade_of(backend)}"'
+    paint = 'fill="none" stroke-width="1.5"' if is_undecided else f'fill="{colour(backend)}"'
     return f'<path {paint} transform="translate({position})" d="{shape_of(backend)}"/>'
 
 

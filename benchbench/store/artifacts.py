@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
-import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -114,8 +113,7 @@ def profile_outcome(raw: object) -> Profile | Failure:
     walls = (profile.wall_s, *(rank.wall_s for rank in profile.ranks))
     if profile.steps < 1 or not all(walls) or len(profile.memory_at_s) != len(profile.memory_bytes):
         raise UnreadableInput("profile: no steps, no time, or columns that differ in length")
-    if not all(map(_is_quantity, _numbers(dataclasses.asdict(profile)))):
-        raise UnreadableInput("profile: a number is negative or not finite")
+    codec.check_numbers(_numbers(dataclasses.asdict(profile)), "profile")
     return profile
 
 
@@ -125,11 +123,6 @@ def _numbers(value: object) -> list[float]:
     if isinstance(value, list | tuple):
         return [number for item in value for number in _numbers(item)]
     return [value] if isinstance(value, int | float) else []
-
-
-def _is_quantity(number: float) -> bool:
-    """False for NaN, too."""
-    return 0 <= number < math.inf
 
 
 def _decode(text: bytes) -> Profiled:
