@@ -137,15 +137,25 @@ def _normal_quantile(probability: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
-    """Difference of the means of two groups of logarithms, its standard error and its degrees of freedom.
-
-    `share`: error² divided by the variance of a process; the sum of 1/n over the groups.
-    """
+class LogEstimate:
+    """An estimated logarithm with its standard error and degrees of freedom."""
 
     mid: float
     error: float
     degrees: float
+
+    def half_width(self, confidence: float = 0.95) -> float:
+        """Half the width of the t interval."""
+        return t_quantile((1 + confidence) / 2, self.degrees) * self.error
+
+
+@dataclass(frozen=True, slots=True)
+class Difference(LogEstimate):
+    """Difference of the means of two groups of logarithms.
+
+    `share`: error² divided by the variance of a process; the sum of 1/n over the groups.
+    """
+
     share: float = 1.0
 
     @property
@@ -156,10 +166,6 @@ class Difference:
     def with_variance(self, variance: float, degrees: float) -> Difference:
         """The same difference with this variance of processes and these degrees of freedom."""
         return replace(self, error=math.sqrt(variance * self.share), degrees=degrees)
-
-    def half_width(self, confidence: float = 0.95) -> float:
-        """Half the width of the t interval."""
-        return t_quantile((1 + confidence) / 2, self.degrees) * self.error
 
     def p_above(self, bound: float = 0.0) -> float:
         """One-sided p: probability of so large a difference if the true one is `bound`."""

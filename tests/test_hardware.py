@@ -26,7 +26,7 @@ from benchbench.choosing.choice import (
     rank_works,
     work_choices,
 )
-from benchbench.choosing.sessions import Hardware, MeanLog, gap, mean_log, read_evidence
+from benchbench.choosing.sessions import Hardware, gap, mean_log, read_evidence
 from benchbench.documents.document import PricePanel
 from benchbench.documents.hardware import NO_PRICES, hardware_document, work_title
 from benchbench.errors import UsageError
@@ -36,6 +36,7 @@ from benchbench.model.case import Case, Phase
 from benchbench.model.note import NoteKind, note
 from benchbench.model.placement import Placement, Strategy
 from benchbench.model.run import Run
+from benchbench.stats import LogEstimate
 from benchbench.store import runs as store
 from tests.factories import a_case, a_cost, a_machine, a_record, a_run, a_telemetry, a_watched
 from tests.program import accelbench
@@ -352,7 +353,7 @@ def test_more_days_never_widen_the_interval(spread: float, days: int) -> None:
 
 
 def test_the_gap_of_two_means_uses_welch_s_formula() -> None:
-    first, second = MeanLog(mid=1.0, error=0.3, degrees=4), MeanLog(mid=2.0, error=0.4, degrees=9)
+    first, second = LogEstimate(1.0, 0.3, 4), LogEstimate(2.0, 0.4, 9)
     difference = gap(first, second)
     assert (difference.mid, difference.error) == pytest.approx((1.0, 0.5))
     assert difference.degrees == pytest.approx(0.25**2 / (0.09**2 / 4 + 0.16**2 / 9))

@@ -19,7 +19,6 @@ from benchbench.choosing.sessions import (
     CaseSession,
     Evidence,
     Hardware,
-    MeanLog,
     gap,
     logs_by_day,
     mean_log,
@@ -30,7 +29,7 @@ from benchbench.judging.ranking import claim_p
 from benchbench.judging.sessions import ASSUMED_DEDICATED, ASSUMED_SHARED
 from benchbench.model.case import Case
 from benchbench.model.run import Run
-from benchbench.stats import Difference, holm, mean
+from benchbench.stats import Difference, LogEstimate, holm, mean
 from benchbench.summaries import RunSummary
 
 Key = TypeVar("Key")
@@ -186,14 +185,19 @@ def _contender(
     days = logs_by_day(sessions, metric)
     if not days or not cost or not cost.items:
         return None
-    amount = mean_log(days, assumed).plus(-math.log(cost.items))
+    amount = _shifted(mean_log(days, assumed), -math.log(cost.items))
     return RankedHardware(hardware=hardware, configuration=configuration, amount=amount)
+
+
+def _shifted(amount: LogEstimate, log: float) -> LogEstimate:
+    """The amount times an exactly known factor."""
+    return replace(amount, mid=amount.mid + log)
 
 
 def _with_price(contenders: Sequence[RankedHardware], prices: Prices | None) -> list[RankedHardware]:
     """Contenders with a price, by money for an item: the price of an hour times the time."""
     return [
-        replace(contender, amount=contender.amount.plus(math.log(price / HOUR_S)))
+        replace(contender, amount=_shifted(contender.amount, math.log(price / HOUR_S)))
         for contender in contenders
         if (price := price_of(contender.hardware, prices))
     ]
@@ -221,7 +225,7 @@ class RankedHardware:
 
     hardware: Hardware
     configuration: str
-    amount: MeanLog
+    amount: LogEstimate
     excess: Difference | None = None
     is_tied: bool = False
 
@@ -282,7 +286,7 @@ class Offer:
 
     hardware: Hardware
     price: float  # of an hour
-    amount: MeanLog  # logarithm of the seconds for an item
+    amount: LogEstimate  # logarithm of the seconds for an item
     dominated_by: Hardware | None = None
     is_uncertain: bool = False
 
@@ -342,8 +346,8 @@ def overall_offers(choices: Sequence[WorkChoice], prices: Prices | None) -> tupl
     return compare_offers(priced_offers), len(common)
 
 
-def _mean_amount(amounts: Sequence[MeanLog]) -> MeanLog:
-    return MeanLog(
+def _mean_amount(amounts: Sequence[LogEstimate]) -> LogEstimate:
+    return LogEstimate(
         mid=mean([amount.mid for amount in amounts]),
         error=mean([amount.error for amount in amounts]),
         degrees=min(amount.degrees for amount in amounts),
@@ -371,7 +375,7 @@ def relative_value(offer: Offer, offers: Sequence[Offer]) -> float:
     return math.exp(min(costs) - offer.amount.mid - math.log(offer.price))
 
 
-def rate_bounds(amount: MeanLog, scale: float = 0.0) -> tuple[float, float, float]:
+def rate_bounds(amount: LogEstimate, scale: float = 0.0) -> tuple[float, float, float]:
     """Items per amount, such as items per second, with the ends of the 95 % interval.
 
     `scale`: logarithm of a divisor.

@@ -24,7 +24,7 @@ from benchbench.machine.peaks import several_devices
 from benchbench.model.case import Cache, Case
 from benchbench.model.placement import Strategy, suffix
 from benchbench.model.run import Run
-from benchbench.stats import MIN_DEVIATION, Difference, deviation, mean, summed_error, t_quantile
+from benchbench.stats import MIN_DEVIATION, Difference, LogEstimate, deviation, mean, summed_error
 from benchbench.store.disk import start_time
 from benchbench.summaries import RunSummary, summaries
 
@@ -213,24 +213,7 @@ def _work_version(session: CaseSession) -> tuple[object, ...]:
     return session.digest.workload_version, cost.flops, cost.items, cost.item
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeanLog:
-    """Mean of a logarithm over days, with its standard error and degrees of freedom."""
-
-    mid: float
-    error: float
-    degrees: float
-
-    def plus(self, log: float) -> MeanLog:
-        """The mean shifted by an exactly known logarithm."""
-        return MeanLog(mid=self.mid + log, error=self.error, degrees=self.degrees)
-
-    def half_width(self, confidence: float = 0.95) -> float:
-        """Half the width of the t interval."""
-        return t_quantile((1 + confidence) / 2, self.degrees) * self.error
-
-
-def mean_log(days: Days, assumed: float) -> MeanLog:
+def mean_log(days: Days, assumed: float) -> LogEstimate:
     """Mean over days, which may be of several machines of one type.
 
     Each day missing to `MIN_SESSIONS` counts as deviating by `assumed`, as in a check
@@ -246,11 +229,11 @@ def mean_log(days: Days, assumed: float) -> MeanLog:
     process_square = process_variance * sum(1 / len(day) for day in days) / count**2
     square = max(variance_between / count, MIN_DEVIATION**2)
     if process_square > square:
-        return MeanLog(mid=mean(day_values), error=math.sqrt(process_square), degrees=degrees)
-    return MeanLog(mid=mean(day_values), error=math.sqrt(square), degrees=degrees_between)
+        return LogEstimate(mean(day_values), math.sqrt(process_square), degrees)
+    return LogEstimate(mean(day_values), math.sqrt(square), degrees_between)
 
 
-def gap(best: MeanLog, other: MeanLog) -> Difference:
+def gap(best: LogEstimate, other: LogEstimate) -> Difference:
     """Difference other − best of hardware without common days (Welch 1947)."""
     error, degrees = summed_error([(side.error**2, side.degrees) for side in (best, other)])
     return Difference(other.mid - best.mid, error, degrees)
