@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from benchbench import paths
-from benchbench.analyse.digest import CaseDigest, digest
+from benchbench.analyse.digest import CaseDigest, Setup, digest
 from benchbench.analyse.metrics import METRICS, Metric, Rate
 from benchbench.analyse.roofline import device_of
 from benchbench.analyse.rows import case_key, probed_version_and_model, records_by_case, unranked_reason
@@ -89,14 +89,6 @@ class Planned:
     id: str
     workload: str
     target: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
-    """Machine and settings of a run. Runs with equal ones share one object."""
-
-    machine: Machine
-    settings: Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

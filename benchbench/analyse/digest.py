@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from benchbench.analyse.doubts import NO_DOUBT, Cycles, Doubt, Drift, TimedProcess, cycle_logs, doubt, drift
 from benchbench.analyse.metrics import METRICS, Metric, Rate
@@ -273,19 +272,15 @@ def _values(measurements: Sequence[Measurement]) -> dict[str, tuple[float | None
     }
 
 
-class Setup(Protocol):
-    """Common attributes of a run's head and its digest."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """Machine and settings of a run. Runs with equal ones share one object."""
 
-    @property
-    def machine(self) -> Machine:
-        """Machine of the run."""
-
-    @property
-    def settings(self) -> Settings:
-        """Settings of the run's workers."""
+    machine: Machine
+    settings: Settings
 
 
-def run_mismatches(ref: Setup, new: Setup) -> list[str]:
+def run_mismatches(ref: Digest | Setup, new: Digest | Setup) -> list[str]:
     """Differences in hardware and settings that prevent a comparison of two runs."""
     settings = attribute_changes(ref.settings, new.settings, ("threads", "allocator", "isolation"))
     if same_hardware(ref.machine, new.machine):

@@ -115,8 +115,8 @@ def decide(
     ones, a case is provisional at most (docs/checking.md). Without a confirmation, flagged cases are
     inconclusive unless the `policy` has one test only.
     """
-    result = _gate_result(session_tests(sessions, new, policy), sessions, new, policy, confirmation)
-    return replace(result, missing=tuple(missing_records(sessions, new)))
+    tests, missing = session_tests(sessions, new, policy), missing_records(sessions, new)
+    return _gate_result(tests, sessions, new, policy, confirmation, missing)
 
 
 def check_interleaved(
@@ -124,8 +124,8 @@ def check_interleaved(
 ) -> GateResult:
     """Check `new` against the baseline's code `ref`, which was measured interleaved with it."""
     policy, ref_cases = replace(policy, interleaved=True), with_partner_ids(ref, new)
-    result = _gate_result(interleaved_tests(ref_cases, new, policy), [ref], new, policy, confirmation)
-    return replace(result, interleaved=True, missing=tuple(missing_pairs(ref_cases, new)))
+    tests, missing = interleaved_tests(ref_cases, new, policy), missing_pairs(ref_cases, new)
+    return _gate_result(tests, [ref], new, policy, confirmation, missing, interleaved=True)
 
 
 def _gate_result(
@@ -134,8 +134,12 @@ def _gate_result(
     new: Digest,
     policy: GatePolicy,
     confirmation: Confirmation | None,
+    missing: Sequence[MissingRecords],
+    *,
+    interleaved: bool = False,
 ) -> GateResult:
-    family = _family(tests, policy)
+    size, confirmed = family_size(tests), policy.confirm
+    family = family_of(size, stored=not interleaved, confirmed=confirmed, interleaved=policy.interleaved)
     first_results = adjusted_results(tests, family)
     flagged = [test for test in tests if _is_flagged(test, first_results.get(test.match.key), policy)]
     pending = {test.match.key for test in flagged}
@@ -146,18 +150,11 @@ def _gate_result(
     if confirmation and confirmation.ref:  # a new experiment
         second_family = replace(family, size=family_size(second), min_size=1)
     second_results = adjusted_results(second, second_family)
-    findings = [
-        _finding(
-            test,
-            first_results.get(key),
-            key in pending,
-            second_by_key.get(key),
-            second_results.get(key),
-            family,
-        )
-        for test in tests
-        for key in [test.match.key]
-    ]
+    findings = []
+    for test in tests:
+        key = test.match.key
+        first, second_result = first_results.get(key), second_results.get(key)
+        findings.append(_finding(test, first, key in pending, second_by_key.get(key), second_result, family))
     return GateResult(
         sessions=tuple(sessions),
         new=new,
@@ -165,10 +162,11 @@ def _gate_result(
         policy=policy,
         findings=tuple(finding for finding in findings if finding.case != TOGETHER),
         together=tuple(finding for finding in findings if finding.case == TOGETHER),
-        missing=(),
+        missing=tuple(missing),
         tested=sum(case != TOGETHER for case, _ in first_results),
         changes=tuple(run_changes(sessions[-1], new)),
         unused_thresholds=_unused_thresholds(policy.thresholds, tests),
+        interleaved=interleaved,
     )
 
 
@@ -180,14 +178,6 @@ def _is_flagged(test: CaseTest, first: TestResult | None, policy: GatePolicy) ->
     if first is None or not policy.confirm or test.worsening.mid < test.margin:
         return False
     return first.p < ALPHA or (test.deviation is not None and policy.interleaved)
-
-
-def _family(tests: Sequence[CaseTest], policy: GatePolicy) -> Family:
-    """Family of the first tests."""
-    is_stored = not any(test.match.interleaved for test in tests if test.difference)
-    return family_of(
-        family_size(tests), stored=is_stored, confirmed=policy.confirm, interleaved=policy.interleaved
-    )
 
 
 def _finding(

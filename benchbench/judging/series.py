@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
 
-from benchbench.analyse.digest import case_mismatches, run_mismatches
+from benchbench.analyse.digest import Setup, case_mismatches, run_mismatches
 from benchbench.analyse.metrics import Metric
 from benchbench.errors import UsageError, unknown
 from benchbench.judging.change_points import Change, History, change_points
@@ -21,7 +21,7 @@ from benchbench.model.run import Run
 from benchbench.reading import unix_time
 from benchbench.stats import median
 from benchbench.store.disk import bisect_of, start_time
-from benchbench.summaries import CaseSummary, Facts, Planned, RunSummary, Setup, summaries
+from benchbench.summaries import CaseSummary, Facts, Planned, RunSummary, summaries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,13 +110,19 @@ def trends(
 
     Raises UsageError if no run has the tag, or no case matches one of the patterns.
     """
-    read_runs, planned = _read_runs(runs, metric, by)
+    planned: dict[str, Planned] = {}
+    run_cases: list[_RunCases] = []
+    for run in summaries(runs):
+        planned |= {case.id: case for case in run.planned}
+        if not (run.is_half or bisect_of(run.tags)):
+            cases = _cases(run, metric, run.tags.get(by) if by else None)
+            run_cases.append(_RunCases(start_time(run), run.id, run.tags, tuple(cases)))
     _check_patterns(patterns, planned.values())
-    runs_in_order = sorted(read_runs, key=lambda run: (run.start_time, run.run_id))
+    runs_in_order = sorted(run_cases, key=lambda run: (run.start_time, run.run_id))
     tag_order = _tag_order(runs_in_order, by) if by else {}
     by_case: dict[str, list[_MeasuredCase | MissingPoint]] = {}
-    for run in runs_in_order:
-        for case, entry in run.cases:
+    for cases_of_run in runs_in_order:
+        for case, entry in cases_of_run.cases:
             if matches_patterns(case, patterns):
                 by_case.setdefault(case, []).append(entry)
     all_trends = [_trend(case, entries, metric, tag_order, by) for case, entries in by_case.items()]
@@ -147,19 +153,6 @@ class _RunCases:
     cases: tuple[tuple[str, _MeasuredCase | MissingPoint], ...]
 
 
-def _read_runs(
-    runs: Iterable[Run | RunSummary], metric: Metric, by: str | None
-) -> tuple[list[_RunCases], dict[str, Planned]]:
-    """Cases of the runs that count, and all planned cases by id."""
-    run_cases: list[_RunCases] = []
-    planned: dict[str, Planned] = {}
-    for run in summaries(runs):
-        planned.update((case.id, case) for case in run.planned)
-        if not (run.is_half or bisect_of(run.tags)):
-            run_cases.append(_run_cases(run, metric, by))
-    return run_cases, planned
-
-
 def _check_patterns(patterns: Sequence[str], planned: Collection[Planned]) -> None:
     """Raise UsageError for a pattern that matches no planned case."""
     for pattern in patterns:
@@ -169,15 +162,15 @@ def _check_patterns(patterns: Sequence[str], planned: Collection[Planned]) -> No
             raise UsageError(f"No stored run has a case named {pattern!r}.", hint)
 
 
-def _run_cases(run: RunSummary, metric: Metric, by: str | None) -> _RunCases:
-    tag = run.tags.get(by) if by else None
-    cases: list[tuple[str, _MeasuredCase | MissingPoint]] = []
+def _cases(
+    run: RunSummary, metric: Metric, tag: str | None
+) -> Iterator[tuple[str, _MeasuredCase | MissingPoint]]:
+    """Cases of a run that have a value, or a reason for its absence."""
     for name, case in run.cases.items():
         if point := _point(run, case, metric, tag):
-            cases.append((name, _MeasuredCase(point, run.setup, case.facts)))
+            yield name, _MeasuredCase(point, run.setup, case.facts)
         elif missing := _missing_point(run, case, metric, tag):
-            cases.append((name, missing))
-    return _RunCases(start_time(run), run.id, run.tags, tuple(cases))
+            yield name, missing
 
 
 def _point(run: RunSummary, case: CaseSummary, metric: Metric, tag: str | None) -> Point | None:
