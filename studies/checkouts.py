@@ -1,11 +1,12 @@
-"""Two checkouts of accelbench in turn: what the same run takes of the user's time, and its cases' times.
+"""Two checkouts of accelbench compared: the cost of the same run, and the times of its cases.
 
-`python -m studies.checkouts BEFORE AFTER PAIRS [options of run]`: of each pair, a run by either
-checkout, the first one in every other pair the second. Prints two tables once there are two pairs, and again
-after each further one. The first is of the runs: seconds of wall and of processor time, the share of the wall
-time in which blocks were made, and the spread between the processes of a case (the standard deviation of the
-logarithms of their medians; its median over cases). The second is of each case: the ratio after / before of
-its latency, and of the CPU time of its timed steps, which a machine shared with others tells better. Ratios
+    python -m studies.checkouts BEFORE AFTER PAIRS [options of run] > studies/output/checkouts.md
+
+Each pair is a run by either checkout; the order alternates. The program prints two tables once there are two
+pairs, and again after each further pair. The first table is of the runs: seconds of wall time and of CPU
+time, the share of the wall time spent in blocks, and the spread between the processes of a case (the standard
+deviation of the logarithms of their medians; its median over cases). The second is of the cases: the ratio
+after / before of latency, and of CPU time of the timed steps. Other programs disturb CPU time less. Ratios
 are geometric means over the pairs, with 95 % intervals by Student's t.
 """
 
@@ -34,7 +35,7 @@ Processes = dict[str, list[Measurement]]  # by case
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a run took in seconds, and what the processes of its cases measured."""
+    """Seconds that a run took, and the measurements of its cases' processes."""
 
     wall_s: float
     cpu_s: float
@@ -42,15 +43,18 @@ class Run:
 
     @property
     def in_blocks(self) -> float:
-        """The share of the wall time in which blocks were made, those that warm up included."""
-        made = [measurement for processes in self.processes.values() for measurement in processes]
-        return sum(sum(one.warmup_block_s) + sum(one.block_s) for one in made) / self.wall_s
+        """Share of the wall time spent in blocks, including warm-up blocks."""
+        measurements = [measurement for processes in self.processes.values() for measurement in processes]
+        return (
+            sum(sum(measurement.warmup_block_s) + sum(measurement.block_s) for measurement in measurements)
+            / self.wall_s
+        )
 
     @property
     def spread(self) -> float:
-        """Between the processes of a case: the median over cases, in 1; NaN if all have one."""
-        several = [processes for processes in self.processes.values() if len(processes) > 1]
-        spreads = [stdev(math.log(latency(one)) for one in processes) for processes in several]
+        """Spread between a case's processes, median over cases; NaN if every case has one process."""
+        repeated = [processes for processes in self.processes.values() if len(processes) > 1]
+        spreads = [stdev(math.log(latency(process)) for process in processes) for processes in repeated]
         return median(spreads) if spreads else math.nan
 
 
@@ -66,7 +70,7 @@ def step_cpu(measurement: Measurement) -> float:
 
 
 def run_of(checkout: Path, options: Sequence[str], results: Path) -> Run:
-    """A run by the checkout's code."""
+    """Run the checkout's code."""
     command = [sys.executable, "-m", "benchbench.cli", "run", *options, "--results", str(results)]
     environment = os.environ | {"PYTHONPATH": str(checkout)}
     begin, used = perf_counter(), _children_cpu_s()
@@ -84,39 +88,41 @@ def _children_cpu_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def paired(checkouts: Sequence[Path], pairs: int, options: Sequence[str]) -> Iterator[list[tuple[Run, Run]]]:
-    """The runs before and after, of all pairs so far."""
-    done: list[tuple[Run, Run]] = []
+def measure_pairs(
+    checkouts: Sequence[Path], pairs: int, options: Sequence[str]
+) -> Iterator[list[tuple[Run, Run]]]:
+    """Measure pair after pair; after each, yield all pairs (before, after) so far."""
+    completed: list[tuple[Run, Run]] = []
     for number in range(pairs):
         with TemporaryDirectory() as folder:
             order = (0, 1) if number % 2 == 0 else (1, 0)
             pair = {side: run_of(checkouts[side], options, Path(folder) / str(side)) for side in order}
-        done.append((pair[0], pair[1]))
-        yield done
+        completed.append((pair[0], pair[1]))
+        yield completed
 
 
 def main() -> None:
-    """Print both tables, once there are two pairs, and again after each further one."""
+    """Print both tables after each pair from the second on."""
     before, after, pairs, *options = sys.argv[1:]
-    for done in paired([Path(before).resolve(), Path(after).resolve()], int(pairs), options):
-        if len(done) > 1:
-            print("\n".join([*run_lines(done), "", *case_lines(done)]), flush=True)
+    for completed in measure_pairs([Path(before).resolve(), Path(after).resolve()], int(pairs), options):
+        if len(completed) > 1:
+            print("\n".join([*run_lines(completed), "", *case_lines(completed)]), flush=True)
 
 
 def run_lines(pairs: Sequence[tuple[Run, Run]]) -> Iterator[str]:
-    """A Markdown table of what the runs took."""
+    """A Markdown table of the cost of the runs."""
     before, after = zip(*pairs, strict=True)
     yield f"| {len(pairs)} pairs | wall | processor | in blocks | spread |"
     yield "| --- | ---: | ---: | ---: | ---: |"
     for name, runs_of in (("before", before), ("after", after)):
-        wall, cpu = mean(one.wall_s for one in runs_of), mean(one.cpu_s for one in runs_of)
-        in_blocks, spread = mean(one.in_blocks for one in runs_of), mean(one.spread for one in runs_of)
+        wall, cpu = mean(run.wall_s for run in runs_of), mean(run.cpu_s for run in runs_of)
+        in_blocks, spread = mean(run.in_blocks for run in runs_of), mean(run.spread for run in runs_of)
         yield f"| {name} | {wall:.1f} s | {cpu:.1f} s | {in_blocks:.0%} | {spread:.1%} |"
-    shown = [
-        _shown([getattr(run, name) for run in after], [getattr(run, name) for run in before])
+    ratios = [
+        _ratio_text([getattr(run, name) for run in after], [getattr(run, name) for run in before])
         for name in ("wall_s", "cpu_s", "in_blocks", "spread")
     ]
-    yield f"| after / before | {' | '.join(shown)} |"
+    yield f"| after / before | {' | '.join(ratios)} |"
 
 
 def case_lines(pairs: Sequence[tuple[Run, Run]]) -> Iterator[str]:
@@ -125,21 +131,24 @@ def case_lines(pairs: Sequence[tuple[Run, Run]]) -> Iterator[str]:
     yield "| --- | ---: | ---: | ---: | ---: |"
     shared = set.intersection(*(set(run.processes) for pair in pairs for run in pair))
     for case in sorted(shared):
-        was, now = ([_step_s(pair[side].processes[case]) for pair in pairs] for side in (0, 1))
-        shown = [_shown([at[of] for at in now], [at[of] for at in was]) for of in (0, 1)]
-        times = [f"{1e3 * median([at[0] for at in side]):.3g} ms" for side in (was, now)]
-        yield f"| {case} | {' | '.join([*times, *shown])} |"
+        before, after = ([_step_s(pair[side].processes[case]) for pair in pairs] for side in (0, 1))
+        ratios = [
+            _ratio_text([values[index] for values in after], [values[index] for values in before])
+            for index in (0, 1)
+        ]
+        times = [f"{1e3 * median([values[0] for values in side]):.3g} ms" for side in (before, after)]
+        yield f"| {case} | {' | '.join([*times, *ratios])} |"
 
 
 def _step_s(processes: Sequence[Measurement]) -> tuple[float, float]:
     return median([latency(one) for one in processes]), median([step_cpu(one) for one in processes])
 
 
-def _shown(now: list[float], was: list[float]) -> str:
-    if not all(value > 0 for value in [*now, *was]):
+def _ratio_text(after: list[float], before: list[float]) -> str:
+    if not all(value > 0 for value in [*after, *before]):
         return "–"  # no spread: one process a case
-    by, half = ratio(now, was)
-    return f"{by:.3f} [{by * math.exp(-half):.3f}, {by * math.exp(half):.3f}]"
+    value, half = ratio(after, before)
+    return f"{value:.3f} [{value * math.exp(-half):.3f}, {value * math.exp(half):.3f}]"
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""Is a large product timed as others time it? `python -m studies.gpu_gemm [REPEATS]` prints TFLOP/s.
+"""Does accelbench time a large product on a GPU as other timers do?
 
-Not a test: it times, and needs an NVIDIA GPU. In each repeat a bfloat16 product of 8192³ is timed by a plain
-loop between two CUDA events, by triton.testing.do_bench, which clears the cache before each call, and by
-accelbench, hot and cold.
+    python -m studies.gpu_gemm [REPEATS]      # prints TFLOP/s; needs an NVIDIA GPU
+
+Each repeat times a bfloat16 product of two 8192 × 8192 matrices in four ways: a plain loop between two CUDA
+events; triton.testing.do_bench, which clears the cache before each call; and accelbench, hot and cold.
 """
 
 import json
@@ -49,26 +50,26 @@ def compare(repeats: int) -> None:
     session = Torch().open("cuda:0", Dtype.BFLOAT16, "eager", 2)
     step = build(Torch(), session, Gemm(m=SIZE, n=SIZE, k=SIZE), Dtype.BFLOAT16).step
 
-    def ours_s(cache: Cache) -> float:
+    def accelbench_s(cache: Cache) -> float:
         cold = cache is Cache.COLD
-        timer, most = session.timer(session.flush if cold else None), 1 if cold else MAX_ITERATIONS
-        found = measure_steps(step, timer, POLICIES["default"], most=most)
-        return median(found.block_s) / found.iterations
+        timer, max_iterations = session.timer(session.flush if cold else None), 1 if cold else MAX_ITERATIONS
+        steps = measure_steps(step, timer, POLICIES["default"], most=max_iterations)
+        return median(steps.block_s) / steps.iterations
 
-    ways: dict[str, Callable[[], float]] = {
+    timers: dict[str, Callable[[], float]] = {
         "plain loop between events": lambda: plain_s(step),
         "triton.testing.do_bench": lambda: triton_s(step),
-        "accelbench hot": lambda: ours_s(Cache.HOT),
-        "accelbench cold": lambda: ours_s(Cache.COLD),
+        "accelbench hot": lambda: accelbench_s(Cache.HOT),
+        "accelbench cold": lambda: accelbench_s(Cache.COLD),
     }
-    found: dict[str, list[float]] = {name: [] for name in ways}
+    rates: dict[str, list[float]] = {name: [] for name in timers}
     for number in range(repeats):
-        names = list(ways)
+        names = list(timers)
         for name in names[number % len(names) :] + names[: number % len(names)]:
-            found[name].append(2 * SIZE**3 / ways[name]() / 1e12)
+            rates[name].append(2 * SIZE**3 / timers[name]() / 1e12)
     device = {"device": torch.cuda.get_device_name(0), "torch": torch.__version__}
-    for name, rates in found.items():
-        line = {"way": name, "TFLOP/s": statistics.median(rates), "least": min(rates), "most": max(rates)}
+    for name, values in rates.items():
+        line = {"way": name, "TFLOP/s": statistics.median(values), "least": min(values), "most": max(values)}
         print(json.dumps(line | device), flush=True)
 
 

@@ -1,7 +1,7 @@
-"""The losses of each network, from the same weights on the same batch, in every framework.
+"""Does every framework train each network to the same losses, from the same weights on the same batch?
 
-`python -m studies.losses [FRAMEWORK]…` prints the first ten side by side with float64's. A program, and
-what test_losses.py checks.
+`python -m studies.losses [FRAMEWORK]…` prints the losses of the first ten steps beside those of float64.
+tests/test_losses.py checks the same losses.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.verifying import OpenPools
 
 STEPS = 10
 FRAMEWORKS = ("torch", "tensorflow", "jax", "torch_xla")
-# An adversarial step makes no loss fall: each update raises the other's. A pipeline gives no batch twice.
+# In an adversarial step each update raises the other loss. An input pipeline never repeats a batch.
 NETWORKS = tuple(
     name
     for name in NAMES
@@ -34,7 +34,7 @@ NETWORKS = tuple(
 
 
 def network(name: str) -> Training:
-    """Small images, but as deep as it is timed: verification trains a shallow ResNet-50 and R3D-18."""
+    """The network with small images but at full depth; `tiny()` has a shallow ResNet-50 and R3D-18."""
     work = registry.load_class("benchbench.workloads", name, Workload)()  # type: ignore[type-abstract]
     assert isinstance(work, Training)
     if isinstance(work, R3d18):
@@ -43,33 +43,33 @@ def network(name: str) -> Training:
 
 
 def float64_losses(name: str) -> list[float]:
-    """What the maths gives."""
+    """Losses of the float64 reference."""
     work = network(name)
     return [loss for loss, _ in work.reference(work.arrays(Draw(Dtype.FLOAT32)), STEPS)]
 
 
 class Frameworks:
-    """A template process per framework, which imports it once; each training is a fork of it."""
+    """A template process per framework, which imports it once; each training runs in a fork of it."""
 
-    def __init__(self, opened: ExitStack) -> None:
-        self._pools = OpenPools(opened, real_settings())
+    def __init__(self, stack: ExitStack) -> None:
+        self._pools = OpenPools(stack, real_settings())
 
     def probe(self, name: str) -> Probe:
-        """Whether it is installed."""
+        """Return whether the framework is installed, and its device."""
         return self._pools.of(name)[1]
 
     def losses(self, framework: str, name: str, steps: int, dtype: Dtype = Dtype.FLOAT32) -> list[float]:
-        """Of the first steps of a network."""
+        """Losses of the first `steps` steps of a network."""
         pool, probe = self._pools.of(framework)
-        answer = pool.run_case(traced(probe.target, name, dtype), {"kind": "trace", "steps": steps})[0]
+        answer = pool.run_case(training_case(probe.target, name, dtype), {"kind": "trace", "steps": steps})[0]
         assert answer.reply is not None, answer
         assert "losses" in answer.reply, answer.reply
-        found: list[float] = answer.reply["losses"]
-        return found
+        values: list[float] = answer.reply["losses"]
+        return values
 
 
-def traced(target: Target, name: str, dtype: Dtype) -> Any:
-    """The case of that training."""
+def training_case(target: Target, name: str, dtype: Dtype) -> Any:
+    """The case that trains this network on this target."""
     backend = backend_class(target.backend)
     work = network(name)
     return a_case(
@@ -78,22 +78,22 @@ def traced(target: Target, name: str, dtype: Dtype) -> Any:
     )  # fmt: skip
 
 
-def table(found: dict[str, list[float]]) -> str:
-    """Steps down, frameworks across."""
-    lines = ["step  " + "".join(f"{name:>14}" for name in found)]
-    for step, row in enumerate(zip(*found.values(), strict=True), 1):
+def table(losses: dict[str, list[float]]) -> str:
+    """A row for each step, a column for each framework."""
+    lines = ["step  " + "".join(f"{name:>14}" for name in losses)]
+    for step, row in enumerate(zip(*losses.values(), strict=True), 1):
         lines.append(f"{step:4}  " + "".join(f"{loss:14.8f}" for loss in row))
     return "\n".join(lines)
 
 
 def main() -> None:
     """Print the losses of every network."""
-    with ExitStack() as opened:
-        frameworks = Frameworks(opened)
-        wanted = [name for name in sys.argv[1:] or FRAMEWORKS if frameworks.probe(name).status == "ready"]
+    with ExitStack() as stack:
+        frameworks = Frameworks(stack)
+        installed = [name for name in sys.argv[1:] or FRAMEWORKS if frameworks.probe(name).status == "ready"]
         for name in NETWORKS:
-            found = {framework: frameworks.losses(framework, name, STEPS) for framework in wanted}
-            print(f"{name}, float32\n{table({'float64': float64_losses(name)} | found)}\n")
+            losses = {framework: frameworks.losses(framework, name, STEPS) for framework in installed}
+            print(f"{name}, float32\n{table({'float64': float64_losses(name)} | losses)}\n")
 
 
 if __name__ == "__main__":

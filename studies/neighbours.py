@@ -1,9 +1,10 @@
-"""What accelbench says of runs that were measured beside busy neighbours: a spinning process on each CPU.
+"""Does accelbench claim anything about runs that were measured while other programs used every CPU?
 
     python -m studies.neighbours > studies/output/neighbours.txt
 
-Two runs of the same cases beside them; then what the look before a run, the report, a comparison and a check
-say. Nothing of it may be confident: the last line counts what is.
+Two runs of the same cases are measured while a process spins on each CPU. The program prints the warnings
+before each run, the report, a comparison and a check. The last line lists the confident results; there
+should be none.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ UNCERTAIN = ("insufficient", "inconclusive")
 
 @contextmanager
 def neighbours(count: int) -> Iterator[None]:
-    """So many processes that compute and do nothing else."""
+    """Run `count` processes that only compute."""
     with ExitStack() as stack:
         for _ in range(count):
             spinning = subprocess.Popen([sys.executable, "-c", "while True: pass"])
@@ -34,54 +35,58 @@ def neighbours(count: int) -> Iterator[None]:
         yield
 
 
-def told(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """By accelbench, started in the folder."""
+def run_command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run accelbench in the folder."""
     command = [sys.executable, "-m", "benchbench.cli", *arguments]
     path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     environ = {**os.environ, "PYTHONPATH": path, "COLUMNS": "110"}
     return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
 
 
-def data(folder: Path, *arguments: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(told(folder, *arguments, "--format", "json").stdout)
-    return found
+def json_output(folder: Path, *arguments: str) -> dict[str, Any]:
+    fields: dict[str, Any] = json.loads(run_command(folder, *arguments, "--format", "json").stdout)
+    return fields
 
 
 def confident_rows(report: dict[str, Any]) -> list[str]:
-    """Cases that have a speed, and no word of others."""
+    """Cases that have a latency and are not marked as contended."""
     return [row["case"] for row in report["rows"] if row["latency_s"] is not None and not row["contended"]]
 
 
-def confident_verdicts(found: dict[str, Any]) -> list[str]:
-    """Of a comparison or a check."""
-    verdicts = found.get("verdicts") or found.get("findings") or []
-    return [f"{each['case']}: {each['verdict']}" for each in verdicts if each["verdict"] not in UNCERTAIN]
+def confident_verdicts(document: dict[str, Any]) -> list[str]:
+    """Verdicts of a comparison or a check that are not uncertain."""
+    verdicts = document.get("verdicts") or document.get("findings") or []
+    return [
+        f"{verdict['case']}: {verdict['verdict']}"
+        for verdict in verdicts
+        if verdict["verdict"] not in UNCERTAIN
+    ]
 
 
-def measured(folder: Path, cases: Sequence[str], runs: int = 2) -> list[str]:
-    """What each run says before it begins."""
+def run_warnings(folder: Path, cases: Sequence[str], runs: int = 2) -> list[str]:
+    """Measure runs of the cases; return their warnings about other programs."""
     return [
         line
         for _ in range(runs)
-        for line in told(folder, "run", *cases, "--quick").stderr.splitlines()
+        for line in run_command(folder, "run", *cases, "--quick").stderr.splitlines()
         if "contended" in line or "use " in line
     ]
 
 
 def main() -> None:
-    """The answers, and how many of them are confident."""
+    """Print the outputs, then the confident results."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with neighbours(len(os.sched_getaffinity(0))):
-            print(*measured(folder, CASES), sep="\n")
-        report = data(folder, "report", "latest")
-        print(told(folder, "report", "latest").stdout)
-        print(told(folder, "compare", "latest~1", "latest").stdout)
-        told(folder, "baseline", "set", "busy", "latest~1", "--accept")
-        check = told(folder, "check", "latest", "--baseline", "busy", "--no-confirm")
+            print(*run_warnings(folder, CASES), sep="\n")
+        report = json_output(folder, "report", "latest")
+        print(run_command(folder, "report", "latest").stdout)
+        print(run_command(folder, "compare", "latest~1", "latest").stdout)
+        run_command(folder, "baseline", "set", "busy", "latest~1", "--accept")
+        check = run_command(folder, "check", "latest", "--baseline", "busy", "--no-confirm")
         print(check.stdout)
-        judged = data(folder, "check", "latest", "--baseline", "busy", "--no-confirm")
-        compared = data(folder, "compare", "latest~1", "latest")
+        judged = json_output(folder, "check", "latest", "--baseline", "busy", "--no-confirm")
+        compared = json_output(folder, "compare", "latest~1", "latest")
         confident = {
             "rows": confident_rows(report),
             "comparison": confident_verdicts(compared),

@@ -1,9 +1,10 @@
-"""Change points in simulated series: `python -m studies.series [SERIES]`.
+"""How often does `history` report a change in unchanged series, and how often does it find a step?
 
-Prints how often a series of unchanged code is said to have changed, or to have levels that recur, and how
-often a step is found within three runs.
+    python -m studies.series [SERIES] > studies/output/series.md
 
-Not a test: the tests hold reduced versions.
+For simulated series without a change, the program prints how often a change or recurring levels are reported.
+For series with a step, it prints how often a change is found within three runs of it. The tests run reduced
+versions.
 """
 
 import math
@@ -41,17 +42,17 @@ def spiky(source: Source, count: int) -> Array:
 
 
 def machines(source: Source, count: int, levels: int, stay: float, gap: float = 0.1) -> Array:
-    """Runs land on one of several machines, `gap` apart, and stay for `stay` runs in the mean."""
-    places, here = np.zeros(count), int(source.integers(levels))
+    """Runs on machines whose levels differ by `gap`; a machine keeps `stay` runs on average."""
+    offsets, machine = np.zeros(count), int(source.integers(levels))
     for index in range(count):
         if source.random() < 1 / stay:
-            here = int(source.integers(levels))
-        places[index] = math.log1p(gap) * here
-    return places + independent(source, count)
+            machine = int(source.integers(levels))
+        offsets[index] = math.log1p(gap) * machine
+    return offsets + independent(source, count)
 
 
 def seldom(source: Source, count: int, share: float) -> Array:
-    """A share of the runs is 15 % slower."""
+    """Runs of which a share is 15 % slower."""
     return independent(source, count) + math.log(1.15) * (source.random(count) < share)
 
 
@@ -73,7 +74,7 @@ UNCHANGED: dict[str, tuple[Logs, int]] = {
     "a fifth of the runs 15 % slower": (partial(seldom, share=0.2), 100),
     "a third of the runs 15 % slower": (partial(seldom, share=1 / 3), 100),
 }
-STEPS: dict[str, tuple[float, float, int, int]] = {  # step, noise, runs, of which after it
+STEPS: dict[str, tuple[float, float, int, int]] = {  # step, noise, runs, runs after the step
     "5 %, 1 % noise, three runs after it": (0.05, 0.01, 100, 3),
     "5 %, 3 % noise, in the middle": (0.05, 0.03, 100, 50),
     "5 %, 1 % noise, the middle of 12": (0.05, 0.01, 12, 6),
@@ -82,8 +83,8 @@ STEPS: dict[str, tuple[float, float, int, int]] = {  # step, noise, runs, of whi
 }
 
 
-def told(logs: Array) -> tuple[bool, bool]:
-    """Whether something changed, and whether levels recur."""
+def reports(logs: Array) -> tuple[bool, bool]:
+    """Whether a change is reported, and whether recurring levels are."""
     history = change_points(np.exp(logs).tolist())
     return bool(history.changes), bool(history.recurring)
 
@@ -96,14 +97,14 @@ def located(source: Source, step: float, noise: float, count: int, after: int) -
 
 
 def there_and_back(source: Source) -> bool:
-    """Whether a step of 10 % and its repair, 30 runs each, are both told."""
+    """Whether a step of 10 % and its repair after 30 runs are both found."""
     logs = independent(source, 90)
     logs[30:60] += math.log(1.1)
     return len(change_points(np.exp(logs).tolist()).changes) == 2
 
 
 def among_spikes(source: Source, spikes: int, step: float = 0.15) -> bool:
-    """Whether a step in the middle of 100 runs is told, before which single runs reach its height."""
+    """Whether a step in the middle of 100 runs is found although `spikes` runs before it were as slow."""
     logs = independent(source, 100)
     logs[50:] += math.log1p(step)
     logs[source.choice(np.arange(5, 45), spikes, replace=False)] += math.log1p(step)
@@ -115,8 +116,8 @@ def main(count: int) -> None:
     print("| unchanged | runs | changes told | recurring levels |\n| --- | ---: | ---: | ---: |")
     for name, (logs, runs) in UNCHANGED.items():
         source = np.random.default_rng([runs, 5])
-        seen = np.mean([told(logs(source, runs)) for _ in range(count)], axis=0)
-        print(f"| {name.strip()} | {runs} | {100 * seen[0]:.1f} % | {100 * seen[1]:.1f} % |", flush=True)
+        shares = np.mean([reports(logs(source, runs)) for _ in range(count)], axis=0)
+        print(f"| {name.strip()} | {runs} | {100 * shares[0]:.1f} % | {100 * shares[1]:.1f} % |", flush=True)
     print("\n| step | found |\n| --- | ---: |")
     for name, arguments in STEPS.items():
         source = np.random.default_rng(arguments[2])

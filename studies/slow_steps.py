@@ -1,7 +1,10 @@
-"""Warm-up and the stop rule on labelled series: `python -m studies.slow_steps [PROCESSES]`.
+"""How accurate are warm-up and the stop rule for slow steps? Simulated series whose steady level is known.
 
-Prints two tables: how far the sampled blocks of slow steps (0.1 to 1 s) are from the steady level, by preset
-and windows, and how often a stop for precision was within it.
+    python -m studies.slow_steps [PROCESSES] > studies/output/slow_steps.md
+
+The first table has steps of 0.1 to 1 s: how far their sampled blocks are from the steady level, by preset
+and window length. The second has the share of processes that stop because they are precise enough, and how
+often their median is truly within that precision.
 """
 
 import math
@@ -31,7 +34,7 @@ Source = np.random.Generator
 
 
 def level(source: Source, kind: str, t: Array) -> Array:
-    """The logarithm of the level at `t` seconds above the steady one."""
+    """Logarithm of the level at `t` seconds, relative to the steady level."""
     if kind == "steady":
         return np.zeros_like(t)
     if kind == "decays":
@@ -53,69 +56,71 @@ def correlated(source: Source, count: int, deviation: float, phi: float) -> Arra
 
 @dataclass(frozen=True)
 class Process:
-    """How far it was from its steady level, whether it was called steady, and how long it warmed up."""
+    """Simulated process: its relative error, whether it was called steady, and its seconds of warm-up."""
 
-    off: float
+    error: float
     steady: bool
     warm_s: float
 
 
 def processes(kind: str, policy: Policy, count: int) -> Iterator[Process]:
-    """Of each length of step."""
+    """Simulated processes, `count` for each duration of a step."""
     for step_s in STEPS_S:
         source = np.random.default_rng([int(10 * step_s), len(kind)])
         for _ in range(count):
             t: Array = np.arange(LENGTH_S / step_s) * step_s
             noise = correlated(source, len(t), source.choice([0.01, 0.02, 0.03]), 0.3)
             script = Script(float(value) for value in step_s * np.exp(level(source, kind, t) + noise))
-            found = measure_steps(script.step, script, policy)
-            yield Process(abs(median(found.block_s) / step_s - 1), found.steady, sum(found.warmup_block_s))
+            steps = measure_steps(script.step, script, policy)
+            yield Process(abs(median(steps.block_s) / step_s - 1), steps.steady, sum(steps.warmup_block_s))
 
 
-def warmed_up(count: int) -> None:
+def print_warm_up(count: int) -> None:
     print("| windows | kind | off in the median | within 5 % | steady and within | not steady | warm-up |")
     print("| --- | --- | ---: | ---: | ---: | ---: | ---: |")
     for name, policy in WINDOWS.items():
         for kind in ("steady", "decays", "drops", "never settles"):
-            seen = list(processes(kind, policy, count))
-            steady = [each for each in seen if each.steady]
+            simulated = list(processes(kind, policy, count))
+            steady = [process for process in simulated if process.steady]
             shares = [
-                float(np.median([each.off for each in seen])),
-                float(np.mean([each.off <= 0.05 for each in seen])),
-                float(np.mean([each.off <= 0.05 for each in steady])) if steady else math.nan,
-                1 - len(steady) / len(seen),
+                float(np.median([process.error for process in simulated])),
+                float(np.mean([process.error <= 0.05 for process in simulated])),
+                float(np.mean([process.error <= 0.05 for process in steady])) if steady else math.nan,
+                1 - len(steady) / len(simulated),
             ]
             cells = " | ".join(f"{100 * share:.1f} %" for share in shares)
-            print(f"| {name} | {kind} | {cells} | {np.mean([each.warm_s for each in seen]):.1f} s |")
+            print(
+                f"| {name} | {kind} | {cells} | {np.mean([process.warm_s for process in simulated]):.1f} s |"
+            )
 
 
-def met(policy: Policy, deviation: float, phi: float, count: int) -> tuple[float, float, float]:
-    """Shares of processes that stop for precision, of these within it, and how many blocks they have."""
+def stop_rates(policy: Policy, deviation: float, phi: float, count: int) -> tuple[float, float, float]:
+    """Share of processes that stop for precision, share of these within it, and their mean block count."""
     source, within, blocks = np.random.default_rng([int(1000 * deviation), int(100 * phi)]), 0, list[int]()
     for _ in range(count):
         values = 0.01 * np.exp(correlated(source, 1000, deviation, phi))
         script = Script(float(value) for value in values)
-        found, reason = sample(script.step, script, replace(policy, max_s=math.inf), 1, 0.01)
+        blocks_s, reason = sample(script.step, script, replace(policy, max_s=math.inf), 1, 0.01)
         if reason == "precision":
-            within += abs(median(found) / 0.01 - 1) <= policy.precision
-            blocks.append(len(found))
+            within += abs(median(blocks_s) / 0.01 - 1) <= policy.precision
+            blocks.append(len(blocks_s))
     return len(blocks) / count, within / max(len(blocks), 1), float(np.mean(blocks)) if blocks else 0.0
 
 
-def stopped(count: int) -> None:
+def print_stops(count: int) -> None:
     print("\n| preset | noise | φ | stops for precision | truly within | blocks |")
     print("| --- | ---: | ---: | ---: | ---: | ---: |")
     for name in ("default", "rigorous"):
         for deviation in (0.01, 0.02, 0.05):
             for phi in (0.0, 0.5, 0.8):
-                stops, within, blocks = met(POLICIES[name], deviation, phi, count)
-                shown = f"{100 * stops:.0f} % | {100 * within:.1f} % | {blocks:.0f}"
-                print(f"| {name} | {100 * deviation:.0f} % | {phi} | {shown} |", flush=True)
+                stops, within, blocks = stop_rates(POLICIES[name], deviation, phi, count)
+                cells = f"{100 * stops:.0f} % | {100 * within:.1f} % | {blocks:.0f}"
+                print(f"| {name} | {100 * deviation:.0f} % | {phi} | {cells} |", flush=True)
 
 
 def main(count: int) -> None:
-    warmed_up(count)
-    stopped(5 * count)
+    print_warm_up(count)
+    print_stops(5 * count)
 
 
 if __name__ == "__main__":

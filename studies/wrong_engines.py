@@ -1,12 +1,13 @@
-"""What alma, torch's own comparison and accelbench say of engines that compute something else.
+"""Do alma, torch's own comparison and accelbench notice engines that compute something wrong?
 
+    pip install alma-torch optimum-quanto torchao
     python -m studies.wrong_engines > studies/output/wrong_engines.md
 
-Three models of `tests/user_models`, each on a right engine and on three wrong ones, which are torch's eager
-with the module changed after it was given its weights. Torch's benchmarks decide by this comparison
-(`torch._dynamo.utils.same`, with its default tolerance and a float64 copy of the module), on the weights that
-the model's file draws and on those that accelbench draws. `pip install alma-torch optimum-quanto torchao`
-before; the output is of alma 0.3.7 and torch 2.13.
+Three models of `tests/user_models` run on a right engine and on three wrong ones. A wrong engine is torch's
+eager mode with a module that was changed after its weights were set. torch's comparison is
+`torch._dynamo.utils.same`, by which its own benchmarks decide, with its default tolerance and a float64 copy
+of the module. It compares the weights that the model's file draws, and those that accelbench draws. The
+stored output is of alma 0.3.7 and torch 2.13.
 """
 
 from __future__ import annotations
@@ -28,48 +29,52 @@ from unittest.mock import MagicMock
 
 from benchbench import registry
 
-OWN = Path(__file__).parent.parent / "tests/user_models"
+USER_MODELS = Path(__file__).parent.parent / "tests/user_models"
 MODELS = ("bert_tiny", "convolutions", "decoder")
-GONE = ("torch.ao.quantization.quantize_pt2e", "torch.ao.quantization.quantizer")
-Wrong = Callable[[Any], None]
+ABSENT_MODULES = ("torch.ao.quantization.quantize_pt2e", "torch.ao.quantization.quantizer")
+Change = Callable[[Any], None]
 
 
-def right(module: Any) -> None:
-    """As it is."""
+def no_change(module: Any) -> None:
+    """Leave the module as it is."""
 
 
-def another_epsilon(module: Any) -> None:
-    for each in module.modules():
-        if hasattr(each, "eps"):
-            each.eps *= 10
+def scale_epsilon(module: Any) -> None:
+    for layer in module.modules():
+        if hasattr(layer, "eps"):
+            layer.eps *= 10
 
 
-def a_row_forgotten(module: Any) -> None:
-    """Of the weight in the middle of the model."""
+def clear_row(module: Any) -> None:
+    """Set one row of the weight in the middle of the model to 0."""
     from torch import nn
 
-    inner = [each for each in module.modules() if isinstance(each, nn.Linear | nn.Conv2d)]
-    inner[len(inner) // 2].weight.data[0].zero_()
+    layers = [layer for layer in module.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
+    layers[len(layers) // 2].weight.data[0].zero_()
 
 
-def weights_in_float16(module: Any) -> None:
-    for each in module.parameters():
-        each.data.copy_(each.data.half())
+def round_weights(module: Any) -> None:
+    for weight in module.parameters():
+        weight.data.copy_(weight.data.half())
 
 
-ENGINES: dict[str, Wrong] = {
-    "right": right,
-    "ten times the epsilon": another_epsilon,
-    "one row of an inner weight is 0": a_row_forgotten,
-    "weights rounded to float16": weights_in_float16,
+ENGINES: dict[str, Change] = {
+    "right": no_change,
+    "ten times the epsilon": scale_epsilon,
+    "one row of an inner weight is 0": clear_row,
+    "weights rounded to float16": round_weights,
 }
 
 
-class _Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Modules that alma imports for int8 alone and torch 2.13 has no longer: placeholders are imported."""
+class _Placeholders(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Import placeholders for modules that alma needs only for int8 and that torch 2.13 no longer has."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        return importlib.machinery.ModuleSpec(name, self, is_package=True) if name.startswith(GONE) else None
+        return (
+            importlib.machinery.ModuleSpec(name, self, is_package=True)
+            if name.startswith(ABSENT_MODULES)
+            else None
+        )
 
     def create_module(self, spec: Any) -> Any:
         stand_in = MagicMock(name=spec.name, __path__=[], __spec__=spec)
@@ -77,41 +82,41 @@ class _Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return stand_in
 
     def exec_module(self, module: ModuleType) -> None:
-        """Nothing is executed."""
+        """Execute nothing."""
 
 
-def by_file(name: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    """The module that the file makes, in evaluation mode, and its inputs by place and by name."""
+def load_model(name: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """The file's module in evaluation mode, its positional inputs and its inputs by name."""
     import torch
 
     torch.manual_seed(0)
-    file = runpy.run_path(str(OWN / f"{name}.py"), run_name=name)
+    file = runpy.run_path(str(USER_MODELS / f"{name}.py"), run_name=name)
     module = (file.get("model") or file["Model"])().eval()
-    given = file["inputs"]()
-    if isinstance(given, dict):
-        return module, (), given
-    return module, given if isinstance(given, tuple) else (given,), {}
+    inputs = file["inputs"]()
+    if isinstance(inputs, dict):
+        return module, (), inputs
+    return module, inputs if isinstance(inputs, tuple) else (inputs,), {}
 
 
-def of_alma(name: str, wrong: Wrong) -> str:
-    """The status that alma gives it, as its mode EAGER."""
+def alma_status(name: str, change: Change) -> str:
+    """Status that alma reports for the changed module in its mode EAGER."""
     import torch
     from torch.utils.data import DataLoader, TensorDataset
 
     benchmark_model = importlib.import_module("alma.benchmark_model").benchmark_model
     option = importlib.import_module("alma.conversions.conversion_options").ConversionOption
-    timed: Any = importlib.import_module("alma.benchmark.benchmark")
-    usual = timed.select_forward_call_function
-    module, by_place, by_name = by_file(name)
-    (tensor,) = (*by_place, *by_name.values())
+    benchmark: Any = importlib.import_module("alma.benchmark.benchmark")
+    select_forward = benchmark.select_forward_call_function
+    module, positional, named = load_model(name)
+    (tensor,) = (*positional, *named.values())
 
-    def changed(model: Any, *rest: Any) -> Any:
-        wrong(model)
-        return usual(model, *rest)
+    def changed(model: Any, *arguments: Any) -> Any:
+        change(model)
+        return select_forward(model, *arguments)
 
-    timed.select_forward_call_function = changed
+    benchmark.select_forward_call_function = changed
     try:
-        found = benchmark_model(
+        results = benchmark_model(
             module,
             {
                 "n_samples": len(tensor),
@@ -123,67 +128,72 @@ def of_alma(name: str, wrong: Wrong) -> str:
             data_loader=DataLoader(TensorDataset(tensor, torch.zeros(len(tensor))), batch_size=len(tensor)),
         )
     finally:
-        timed.select_forward_call_function = usual
-    return str(found["EAGER"]["status"])
+        benchmark.select_forward_call_function = select_forward
+    return str(results["EAGER"]["status"])
 
 
-def of_torch(name: str, wrong: Wrong, weighted: Any, dtype: Any) -> str:
-    """Whether torch's comparison takes its outputs for those of eager."""
+def torch_verdict(name: str, change: Change, module_with_weights: Any, dtype: Any) -> str:
+    """Verdict of torch's comparison of the changed module's outputs with eager's, computed in `dtype`."""
     import torch
     from torch._dynamo.utils import same
 
-    module, by_place, by_name = by_file(name)
-    module = module if weighted is None else weighted
+    module, positional, named = load_model(name)
+    module = module if module_with_weights is None else module_with_weights
     changed = deepcopy(module)
-    wrong(changed)
+    change(changed)
 
-    def output(model: Any, computed: Any) -> Any:
+    def output(model: Any, compute_dtype: Any) -> Any:
         def cast(tensor: Any) -> Any:
-            return tensor.to(computed) if tensor.is_floating_point() else tensor
+            return tensor.to(compute_dtype) if tensor.is_floating_point() else tensor
 
-        given = {key: cast(value) for key, value in by_name.items()}
+        named_inputs = {key: cast(value) for key, value in named.items()}
         with torch.no_grad():
-            return deepcopy(model).to(computed)(*map(cast, by_place), **given)
+            return deepcopy(model).to(compute_dtype)(*map(cast, positional), **named_inputs)
 
-    wide = output(module, torch.float64)
-    return "same" if same(output(module, dtype), output(changed, dtype), wide, equal_nan=True) else "differs"
+    reference = output(module, torch.float64)
+    return (
+        "same"
+        if same(output(module, dtype), output(changed, dtype), reference, equal_nan=True)
+        else "differs"
+    )
 
 
-def of_accelbench(name: str, wrong: Wrong) -> tuple[str, Any]:
-    """The share of what is allowed that its error is, and a right module with its weights."""
+def accelbench_verdict(name: str, change: Change) -> tuple[str, Any]:
+    """Error / tolerance with the verdict; and the unchanged module with accelbench's weights."""
     from tests.deviations import deviation, mutated
     from tests.test_user_model_reference import the_model
 
-    weighted = []
+    unchanged = []
 
     def changed(module: Any) -> None:
-        weighted.append(deepcopy(module))
-        wrong(module)
+        unchanged.append(deepcopy(module))
+        change(module)
 
     ratio = deviation(the_model(name), computed=mutated(the_model(name), changed)).ratio
-    return f"{ratio:.2g}, {'ok' if ratio <= 1 else 'wrong_result'}", weighted[0]
+    return f"{ratio:.2g}, {'ok' if ratio <= 1 else 'wrong_result'}", unchanged[0]
 
 
 def rows() -> Iterator[str]:
-    """Of each model and engine."""
+    """A row for each model and engine."""
     import torch
 
     with tempfile.TemporaryDirectory() as folder:
         os.environ[registry.DRAWN] = folder
         for name in MODELS:
-            for engine, wrong in ENGINES.items():
-                share, weighted = of_accelbench(name, wrong)
-                found = [
-                    of_torch(name, wrong, weights, dtype)
+            for engine, change in ENGINES.items():
+                accelbench, module = accelbench_verdict(name, change)
+                verdicts = [
+                    torch_verdict(name, change, weights, dtype)
                     for dtype in (torch.float32, torch.bfloat16)
-                    for weights in (None, weighted)
+                    for weights in (None, module)
                 ]
-                yield f"| {name} | {engine} | {of_alma(name, wrong)} | {' | '.join(found)} | {share} |"
+                alma = alma_status(name, change)
+                yield f"| {name} | {engine} | {alma} | {' | '.join(verdicts)} | {accelbench} |"
 
 
 def main() -> None:
     """Print the table."""
-    sys.meta_path.append(_Absent())
+    sys.meta_path.append(_Placeholders())
     logging.disable(logging.ERROR)
     print(
         "| model | engine | alma | torch, float32 | torch, float32, accelbench's weights "
