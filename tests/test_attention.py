@@ -14,7 +14,7 @@ from benchbench.worker.verify import relative_error, sample_indices
 from benchbench.workloads._reference.ops import Ops
 from benchbench.workloads.base import Draw, Operation
 from benchbench.workloads.operations.attention import Attention, AttentionBackward, AttentionDecode
-from tests.test_networks import FRAMEWORKS, built, compiled
+from tests.test_networks import FRAMEWORKS, started
 
 GROUPED = Attention(kv_heads=2, causal=True).tiny()
 GROUPED_BACKWARD = AttentionBackward(kv_heads=2, causal=True).tiny()
@@ -73,14 +73,13 @@ def test_batched_attention_equals_attention_row_by_row(work: Operation) -> None:
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("work", [GROUPED, replace(GROUPED, causal=False), GROUPED_BACKWARD])
 def test_every_framework_groups_heads_alike(framework: str, work: Operation) -> None:
-    arrays: Any = work.arrays(Draw(Dtype.FLOAT32))
-    program = built(framework, work, arrays)
-    outputs = compiled(framework, program)(*program.inputs)
+    session, runner = started(framework, work)
+    outputs = runner.step()
     exact = reference(work, Dtype.FLOAT32)
     indices = sample_indices(work)
     outputs = outputs if len(indices) > 1 else (outputs,)
     for (name, index), output in zip(indices.items(), outputs, strict=True):
-        values = np.asarray(output)[tuple(program.index_of(name, index).T)]
+        values = session.take(output, runner.program.index_of(name, index))
         assert relative_error(values, exact.expected[name]) < exact.tolerance[name]
 
 

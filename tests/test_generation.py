@@ -15,7 +15,7 @@ from benchbench.worker.verify import OUTLIERS, relative_error, sample_indices
 from benchbench.workloads._layers import CausalAttention, Rotary
 from benchbench.workloads._programs.numpy import training
 from benchbench.workloads._reference.ops import Ops
-from benchbench.workloads.base import Draw, Program
+from benchbench.workloads.base import Draw
 from benchbench.workloads.causal import Decode, Decoder, Prefill
 from benchbench.workloads.networks.decoders import (
     Gpt2Decode,
@@ -26,7 +26,7 @@ from benchbench.workloads.networks.decoders import (
     LlamaTrain,
 )
 from tests.test_attention import HeadsInTurn, Unmasked
-from tests.test_networks import FRAMEWORKS, built, compiled
+from tests.test_networks import FRAMEWORKS, started
 from tests.tiny import parameters_of
 
 DRAW = Draw(Dtype.FLOAT32)
@@ -97,12 +97,11 @@ def test_generating_equals_reading_the_longer_prompt(prefill: Prefill, decode: D
     )
 
 
-def logits_of(framework: str, program: Program, steps: int = 1) -> Any:
-    step, state = compiled(framework, program), program.state
+def logits_of(framework: str, work: Any, arrays: Any, steps: int = 1) -> Any:
+    session, runner = started(framework, work, arrays)
     for _ in range(steps):
-        result = step(*state, *program.inputs)
-        state, output = (result[:-1], result[-1]) if program.state else ((), result)
-    return np.asarray(output).astype(float)
+        output = runner.step()
+    return session.fetch(output)
 
 
 @pytest.mark.real
@@ -113,8 +112,8 @@ def test_generated_and_read_logits_are_equal(framework: str, prefill: Prefill, d
     prompt, last = prefill.tiny(), decode.tiny()
     arrays: Any = last.arrays(DRAW)
     tokens = np.concatenate([arrays["prompt"], arrays["tokens"]], axis=1)
-    prompt_logits = logits_of(framework, built(framework, prompt, {**arrays, "tokens": tokens}))
-    generated = [logits_of(framework, built(framework, last, arrays), steps) for steps in (1, 3)]
+    prompt_logits = logits_of(framework, prompt, {**arrays, "tokens": tokens})
+    generated = [logits_of(framework, last, arrays, steps) for steps in (1, 3)]
     for logits in generated:
         assert relative_error(logits, prompt_logits) < reference(last, Dtype.FLOAT32).tolerance["output"]
 

@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, repeat
 from math import prod
 from typing import Any, Self, cast
 
@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchbench.backends.base import Backend, Session, backend_class
 from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
-from benchbench.model.placement import ALONE
+from benchbench.worker.program import Runner
 from benchbench.worker.verify import STEPS, sample_indices
 from benchbench.workloads._forward import FunctionalForward
 from benchbench.workloads._layers import Dense
@@ -23,7 +24,7 @@ from benchbench.workloads._programs import jax as jax_programs
 from benchbench.workloads._programs.jax_layers import JaxForward
 from benchbench.workloads._programs.numpy import gradients_of, training
 from benchbench.workloads._programs.torch import load_module
-from benchbench.workloads.base import Draw, Program, Workload
+from benchbench.workloads.base import Draw, Workload
 from benchbench.workloads.network import Network, nhwc
 from benchbench.workloads.networks.plain_cnns import ConvnetTrain
 from benchbench.workloads.networks.residual_networks import Resnet50Infer, Resnet50Train
@@ -34,72 +35,18 @@ DRAW = Draw(Dtype.FLOAT32)
 FRAMEWORKS = ["torch", "tensorflow", "jax"]
 
 
-class TorchContext:
-    world = ALONE
-    channels_last = True
-
-    def __init__(self, dtype: str = "float32") -> None:
-        torch = pytest.importorskip("torch")
-        self.device, self.dtype, self.compute = torch.device("cpu"), getattr(torch, dtype), None
-
-    def put(self, array: Any) -> Any:
-        import torch
-
-        tensor = torch.tensor(np.ascontiguousarray(array))
-        return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
-
-    def compile_part(self, part: Any) -> Any:
-        return part
-
-    def put_on_host(self, array: Any, *, pinned: bool = False) -> Any:
-        raise NotImplementedError("no network keeps data on the host")
-
-    def put_on_devices(self, rows: Any) -> Any:
-        raise NotImplementedError("one device")
-
-    def spend(self, seconds: float, operator: str = "simulated") -> None: ...
+def opened(framework: str, dtype: Dtype = Dtype.FLOAT32) -> tuple[Backend, Session]:
+    pytest.importorskip(framework)
+    backend = backend_class(framework)()
+    return backend, backend.open("cpu", dtype, backend.modes[0], 2)
 
 
-class TensorFlowContext(TorchContext):
-    def __init__(self) -> None:
-        self.device, self.dtype, self.compute = "cpu", pytest.importorskip("tensorflow").float32, None
-
-    def put(self, array: Any) -> Any:
-        import tensorflow as tf
-
-        return tf.constant(array)
-
-
-class JaxContext(TorchContext):
-    def __init__(self) -> None:
-        jax = pytest.importorskip("jax")
-        self.device, self.dtype = jax.devices("cpu")[0], jax.numpy.dtype("float32")
-        self.compute = None
-
-    def put(self, array: Any) -> Any:
-        import jax
-
-        return jax.device_put(array.astype("float32" if array.dtype.kind == "f" else "int32"), self.device)
-
-
-CONTEXTS = {"torch": TorchContext, "tensorflow": TensorFlowContext, "jax": JaxContext}
-
-
-def built(framework: str, workload: Workload, arrays: Any) -> Program:
-    program: Program = getattr(workload, f"build_{framework}")(CONTEXTS[framework](), arrays)
-    return program
-
-
-def compiled(framework: str, program: Program) -> Any:
-    if framework == "tensorflow":
-        import tensorflow as tf
-
-        return tf.function(program.step)
-    if framework == "jax":
-        import jax
-
-        return jax.jit(program.step, donate_argnums=tuple(range(len(program.state))))
-    return program.step
+def started(framework: str, work: Workload, arrays: Any = None) -> tuple[Session, Runner]:
+    """A session on the CPU, and the compiled program."""
+    backend, session = opened(framework)
+    program = backend.program(session, work, work.arrays(DRAW) if arrays is None else arrays)
+    compiled = session.compile(program.step, len(program.state))
+    return session, Runner(program, compiled, program.state, repeat(program.inputs))
 
 
 @dataclass(frozen=True)
@@ -138,17 +85,14 @@ class Trained:
     """The steps of a program, with access to its values."""
 
     def __init__(self, framework: str, work: TrainingStep) -> None:
-        self.program = built(framework, work, work.arrays(DRAW))
-        self._compiled = compiled(framework, self.program)
-        self._state = list(self.program.state)
+        self.session, self.runner = started(framework, work)
+        self.program = self.runner.program
 
     def step(self) -> float:
-        output = self._compiled(*self._state, *self.program.inputs)
-        *self._state, loss = output if self._state else (output,)
-        return float(loss)
+        return float(self.session.fetch(self.runner.step()))
 
     def read(self, select: Any) -> dict[str, Any]:
-        return {name: to_numpy(tensor) for name, tensor in select(*self._state).items()}
+        return {name: to_numpy(tensor) for name, tensor in select(*self.runner.state).items()}
 
 
 def to_numpy(tensor: Any) -> Any:
@@ -238,7 +182,7 @@ def test_the_convnets_loss_falls() -> None:
     ids=repr,
 )
 def test_reference_gradients_equal_those_of_torch_in_float64(work: TrainingStep) -> None:
-    context, arrays = TorchContext("float64"), work.arrays(DRAW)
+    (_, context), arrays = opened("torch", Dtype.FLOAT64), work.arrays(DRAW)
     inputs = [context.put(arrays[name]) for name in work.input_names]
     model = load_module(work, context, arrays).train()
     weights = {name: arrays[name].astype(float) for name in work.weights()}
@@ -294,20 +238,20 @@ def test_slow_averages_are_not_stored_in_16_bits(name: str, refused: bool) -> No
 @pytest.mark.real
 def test_jax_carries_running_statistics_as_torch_does() -> None:
     jax = pytest.importorskip("jax")
-    pytest.importorskip("torch")
+    (_, torch_session), (_, jax_session) = opened("torch"), opened("jax")
     work = Resnet50Train(batch=2, image=32, depth=14)
     arrays = work.arrays(DRAW)
-    model = load_module(work, TorchContext(), arrays).train()
-    model(TorchContext().put(arrays["images"]))
+    model = load_module(work, torch_session, arrays).train()
+    model(torch_session.put(arrays["images"]))
 
-    weights = jax_programs.put(work, JaxContext(), arrays)
+    weights = jax_programs.put(work, jax_session, arrays)
 
     def forward(weights: Any, images: Any) -> Any:
         after = dict(weights)
         work.apply(JaxForward(after, training=True), images)
         return after
 
-    after = jax.jit(forward)(weights, JaxContext().put(nhwc(arrays["images"])))
+    after = jax.jit(forward)(weights, jax_session.put(nhwc(arrays["images"])))
     means = {name: mean.numpy() for name, mean in model.named_buffers() if name.endswith("running_mean")}
     assert len(means) == 17
     stem = "stem.norm.running_mean"
@@ -321,12 +265,15 @@ def test_jax_carries_running_statistics_as_torch_does() -> None:
 def test_other_inputs_are_drawn_without_weights(framework: str, name: str) -> None:
     """Arrays as a new program would have them."""
     work = tiny(name)
-    program = built(framework, work, work.arrays(DRAW))
+    program = started(framework, work)[1].program
     other = Draw(Dtype.FLOAT32, renewed=lambda array: int(work.is_input(array)))
     assert program.inputs_of
     assert not work.input_arrays(other).keys() & cast(Network, work).weights().keys()
     inputs_made = [to_numpy(tensor) for tensor in tensors_in(program.inputs_of(work.input_arrays(other)))]
-    again = [to_numpy(tensor) for tensor in tensors_in(built(framework, work, work.arrays(other)).inputs)]
+    again = [
+        to_numpy(tensor)
+        for tensor in tensors_in(started(framework, work, work.arrays(other))[1].program.inputs)
+    ]
     for first_tensor, two in zip(inputs_made, again, strict=True):
         np.testing.assert_array_equal(first_tensor, two)
     first = [to_numpy(tensor) for tensor in tensors_in(program.inputs)]

@@ -18,7 +18,7 @@ from inline_snapshot import snapshot
 
 from benchbench.analyse.metrics import Value
 from benchbench.analyse.scaling import SHARED_CORES, RunView, Scaling, scalings
-from benchbench.backends.base import Backend, backend_class
+from benchbench.backends.base import Backend, Session, backend_class
 from benchbench.documents.document import Sweeps
 from benchbench.documents.run import RunReport, report_document
 from benchbench.documents.run_table import UNSURE
@@ -38,7 +38,7 @@ from benchbench.workloads.networks.residual_networks import Resnet50Train
 from benchbench.workloads.networks.vision import DcganTrain
 from benchbench.workloads.steps import STRATEGIES, TrainingStep
 from tests.factories import a_case, a_cost, a_measurement, a_probe, a_record, a_run_info
-from tests.test_networks import TorchContext
+from tests.test_networks import opened
 from tests.tiny import EVERY
 from tests.verifying import Verifier, failures
 
@@ -382,12 +382,11 @@ def test_frameworks_with_separate_batch_statistics_have_their_own_reference() ->
     assert len({computation_name(torch), computation_name(jax), computation_name(one_device)}) == 3
 
 
-class RankContext(TorchContext):
-    """Rank 0 of several on the CPU, in float32."""
-
-    def __init__(self, ranks: int) -> None:
-        super().__init__()
-        self.world = World(devices=ranks, processes=ranks)
+def rank_session(ranks: int) -> Session:
+    """Session of rank 0 of several on the CPU, in float32."""
+    _, session = opened("torch")
+    session.world = World(devices=ranks, processes=ranks)
+    return session
 
 
 def local(tensor: Any) -> Any:
@@ -412,7 +411,7 @@ def bytes_of_rank(work: TrainingStep, ranks: int) -> int:
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
     hook = register_optimizer_step_post_hook(count)
     try:
-        context: Any = RankContext(ranks)
+        context: Any = rank_session(ranks)
         program = work.build_torch(context, work.arrays(Draw(Dtype.FLOAT32)))
         program.step(*program.inputs)
     finally:
