@@ -205,3 +205,10 @@ class Vectors(FunctionOperation):
 
         count = min(self.n, DRAWN)
         return {name: np.resize(draw.normal(name, count), self.n) for name in self.operands}
+
+    def reference(self, arrays: Arrays, index: Indices) -> Floats:
+        return self.computed(*(arrays[name][index[:, 0]].astype(float) for name in self.operands))
+
+    def computed(self, *operands: Floats) -> Floats:
+        """Elements of the result from those of the operands, in float64; by default a copy."""
+        return operands[0]

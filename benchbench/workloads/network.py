@@ -118,6 +118,13 @@ class Network(Workload):
         """Draw the weights by PyTorch's names, in PyTorch's layout."""
         return {name: weight.draw(draw, name) for name, weight in self.weights().items()}
 
+    def arrays(self, draw: Draw) -> dict[str, Array]:
+        """Inputs, targets if there are any, and the weights by PyTorch's names."""
+        return {**self.input_arrays(draw), **self.drawn_weights(draw)}
+
+    def input_arrays(self, draw: Draw) -> dict[str, Array]:
+        return self.inputs(draw)
+
     def is_input(self, name: str) -> bool:
         return name in (*self.input_names, *self.target_names)
 

@@ -67,13 +67,6 @@ class Inference(Network, Operation):
     def cost(self, dtype: Dtype) -> Cost:
         return replace(counted_cost(self.passes(), self.batch, dtype), items=self.items, item=self.item)
 
-    def arrays(self, draw: Draw) -> dict[str, Array]:
-        """Inputs, and the weights by PyTorch's names."""
-        return {**self.input_arrays(draw), **self.drawn_weights(draw)}
-
-    def input_arrays(self, draw: Draw) -> dict[str, Array]:
-        return self.inputs(draw)
-
     def sample(self, source: np.random.Generator, count: int) -> Indices:
         """Elements of one sample's output: samples do not interact, and each costs a forward pass."""
         index = super().sample(source, count)
@@ -159,10 +152,6 @@ class TrainingStep(Network, Training):
 
     def passes(self) -> Passes:
         return training_passes(self.layers(), self.first_layers())
-
-    def arrays(self, draw: Draw) -> dict[str, Array]:
-        """Inputs, targets, and the weights by PyTorch's names."""
-        return {**self.input_arrays(draw), **self.drawn_weights(draw)}
 
     def input_arrays(self, draw: Draw) -> dict[str, Array]:
         arrays = self.inputs(draw)

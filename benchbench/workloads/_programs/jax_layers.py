@@ -38,6 +38,25 @@ def rms_norm(x: Any, gamma: Any) -> Any:
     return (wide * scale * gamma.astype(wide.dtype)).astype(x.dtype)
 
 
+def batch_norm(x: Any, scale: Any, shift: Any, running: Any = None) -> tuple[Any, Any, Any]:
+    """Normalise channels, the last axis, by `running` statistics or the batch's. Return also those.
+
+    Computed in float32 or float64, as in Flax. The batch's variance is E[x²] − E[x]², which reads x once.
+    """
+    import jax.numpy as jnp
+    from jax import lax
+
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    if running:
+        mean, variance = (statistic.astype(wide.dtype) for statistic in running)
+    else:
+        axes = tuple(range(x.ndim - 1))
+        mean = wide.mean(axis=axes)
+        variance = jnp.maximum((wide * wide).mean(axis=axes) - mean * mean, 0)
+    factor = scale.astype(wide.dtype) * lax.rsqrt(variance + EPSILON)
+    return ((wide - mean) * factor + shift.astype(wide.dtype)).astype(x.dtype), mean, variance
+
+
 def attention(q: Any, k: Any, v: Any, *, causal: bool = False, differentiated: bool = True) -> Any:
     """Attention of (batch, length, heads, dim): by cuDNN if possible, and by products on the CPU.
 
@@ -167,26 +186,15 @@ class JaxForward(FunctionalForward):
         return y if bias is None else (y.astype(real) + bias.astype(real)).astype(y.dtype)
 
     def batch_norm(self, x: Any, name: str) -> Any:
-        """Computed in float32 or float64, as in Flax. The variance is E[x²] − E[x]², which reads x once."""
-        import jax.numpy as jnp
-        from jax import lax
-
-        weights, real = self.weights, jnp.promote_types(x.dtype, jnp.float32)
-        storage_dtype = weights[f"{name}.running_mean"].dtype
-        parts = ("weight", "bias", "running_mean", "running_var")
-        gamma, beta, mean, variance = (weights[f"{name}.{part}"].astype(real) for part in parts)
-        wide = x.astype(real)
+        weights, names = self.weights, (f"{name}.running_mean", f"{name}.running_var")
+        running = [weights[statistic] for statistic in names]
+        scale, shift = weights[f"{name}.weight"], weights[f"{name}.bias"]
+        y, *statistics = batch_norm(x, scale, shift, None if self.training else running)
         if self.training:
-            axes = tuple(range(x.ndim - 1))
-            batch_mean = wide.mean(axis=axes)
-            batch_variance = jnp.maximum((wide * wide).mean(axis=axes) - batch_mean * batch_mean, 0)
-            next_mean = DECAY * mean + (1 - DECAY) * batch_mean
-            next_variance = DECAY * variance + (1 - DECAY) * batch_variance
-            weights[f"{name}.running_mean"] = next_mean.astype(storage_dtype)
-            weights[f"{name}.running_var"] = next_variance.astype(storage_dtype)
-            mean, variance = batch_mean, batch_variance
-        scale = gamma * lax.rsqrt(variance + EPSILON)
-        return ((wide - mean) * scale + beta).astype(x.dtype)
+            for statistic, before, new in zip(names, running, statistics, strict=True):
+                after = DECAY * before.astype(new.dtype) + (1 - DECAY) * new
+                weights[statistic] = after.astype(before.dtype)
+        return y
 
     def take(self, x: Any, places: Any) -> Any:
         return self.xp.take_along_axis(x, places[..., None], axis=1)

@@ -110,21 +110,15 @@ class ScaledDotProduct(Operation):
         return Program(step, tuple(context.put(arrays[name]) for name in "qkv"))
 
     def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
-        """TensorFlow has no fused attention: products, mask and softmax as its users write them."""
-        groups = self.heads // self.groups_of
-        mask = tensorflow_layers.causal_mask(self.length, groups) if self.causal else None
-
-        def step(q: Any, k: Any, v: Any) -> Any:
-            return tensorflow_layers.attention_products(q, k, v, mask)
-
-        return Program(step, tuple(context.put(arrays[name]) for name in "qkv"), notes=self._masked_notes())
+        """Products, since TensorFlow has no fused attention."""
+        return self._products(tensorflow_layers, context, arrays)
 
     def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
         """jax.nn.dot_product_attention, by cuDNN where it can be; plain products on the CPU."""
         import jax
 
         if jax.default_backend() == "cpu":
-            return self._jax_products(context, arrays)
+            return self._products(jax_layers, context, arrays)
 
         options = {"differentiated": self.differentiated}
 
@@ -136,12 +130,13 @@ class ScaledDotProduct(Operation):
         notes = jax_layers.attention_notes(context.dtype, self.dim, (self.queries, self.length), **options)
         return Program(step, inputs, axes=BTHD_OF_BHTD, input_axes=axes, notes=notes)
 
-    def _jax_products(self, context: DeviceContext, arrays: Arrays) -> Program:
-        groups = self.heads // self.groups_of
-        mask = jax_layers.causal_mask(self.length, groups) if self.causal else None
+    def _products(self, layers: Any, context: DeviceContext, arrays: Arrays) -> Program:
+        """Products, mask and softmax, as users of the framework write them. `layers`: its functions."""
+        groups, attend = self.heads // self.groups_of, layers.attention_products
+        mask = layers.causal_mask(self.length, groups) if self.causal else None
 
         def step(q: Any, k: Any, v: Any) -> Any:
-            return jax_layers.attention_products(q, k, v, mask)
+            return attend(q, k, v, mask)
 
         return Program(step, tuple(context.put(arrays[name]) for name in "qkv"), notes=self._masked_notes())
 

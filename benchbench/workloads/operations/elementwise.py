@@ -203,11 +203,9 @@ class Add(Vectors):
     operands = ("x", "y")
     functions: ClassVar = {"torch": "torch:add", "tensorflow": "tensorflow:add", "jax": "jax.numpy:add"}
 
-    def reference(self, arrays: Arrays, index: Indices) -> Floats:
-        import numpy as np
-
-        x, y = (arrays[name][index[:, 0]] for name in self.operands)
-        return np.add(x, y, dtype=np.float64)
+    def computed(self, *operands: Floats) -> Floats:
+        x, y = operands
+        return x + y
 
 
 @dataclass(frozen=True)
@@ -216,8 +214,8 @@ class Scale(Vectors):
 
     summary = "a large array times a number"
 
-    def reference(self, arrays: Arrays, index: Indices) -> Floats:
-        return SCALAR * arrays["x"][index[:, 0]].astype(float)
+    def computed(self, *operands: Floats) -> Floats:
+        return SCALAR * operands[0]
 
     def torch(self) -> StepFunction:
         return lambda x: SCALAR * x
@@ -235,8 +233,8 @@ class Triad(Vectors):
     options: ClassVar = {"torch": {"alpha": SCALAR}}  # one kernel
     roundings = 2  # the product and the sum, if separate
 
-    def reference(self, arrays: Arrays, index: Indices) -> Floats:
-        b, c = (arrays[name][index[:, 0]].astype(float) for name in self.operands)
+    def computed(self, *operands: Floats) -> Floats:
+        b, c = operands
         return b + SCALAR * c
 
     def tensorflow(self) -> StepFunction:
@@ -263,11 +261,6 @@ class Copy(Vectors):
     def cost(self, dtype: Dtype) -> Cost:
         """x is read and y is written; no FLOPs; an item is one copy."""
         return Cost(flops=0, bytes=2 * self.n * dtype.storage.itemsize, items=1, item="copy")
-
-    def reference(self, arrays: Arrays, index: Indices) -> Floats:
-        import numpy as np
-
-        return np.asarray(arrays["x"][index[:, 0]], np.float64)
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
         return Program(self.torch(), (context.put(arrays["x"]), context.put(_one(arrays))))

@@ -13,20 +13,19 @@ from benchbench.arrays import Array, Floats, Indices
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
 from benchbench.workloads.backward import Backward
-from benchbench.workloads.base import Operation, Program
+from benchbench.workloads.base import FunctionOperation
 from benchbench.workloads.steps import DRAWS_TOLERATED
 
 if TYPE_CHECKING:
-    from benchbench.workloads.base import Arrays, DeviceContext, Draw
+    from benchbench.workloads.base import Arrays, Draw, StepFunction
 
 EXPERTS = 8
 CHOSEN = 2  # experts of a token
 LEAD = 6.0  # of the chosen experts' logits: three times what the others differ by
-NAMES = "x", "router", "up", "down"
 
 
 @dataclass(frozen=True)
-class Moe(Operation):
+class Moe(FunctionOperation):
     """SwiGLU experts of one hidden width, weighted by softmax over the logits of the chosen two.
 
     Every expert has room for its even share of the tokens and no more, so shapes are static (capacity factor
@@ -129,7 +128,7 @@ class Moe(Operation):
         y = y[np.argsort(order)].reshape(self.tokens, CHOSEN, self.width)
         return ops.add(*(ops.multiply(y[:, place], gates[:, place, None]) for place in range(CHOSEN)))
 
-    def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
+    def torch(self) -> StepFunction:
         """Tokens sorted by expert, and batched products."""
         import torch
         import torch.nn.functional as F
@@ -143,9 +142,9 @@ class Moe(Operation):
             y = y[order.argsort()].unflatten(0, (self.tokens, CHOSEN))
             return (y * logits.softmax(dim=-1)[..., None]).sum(dim=1)
 
-        return Program(step, tuple(context.put(arrays[name]) for name in NAMES))
+        return step
 
-    def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
+    def tensorflow(self) -> StepFunction:
         import tensorflow as tf
 
         def step(x: Any, router: Any, up: Any, down: Any) -> Any:
@@ -157,9 +156,9 @@ class Moe(Operation):
             y = tf.reshape(tf.gather(y, tf.argsort(order)), [self.tokens, CHOSEN, self.width])
             return tf.reduce_sum(y * tf.nn.softmax(logits)[..., None], axis=1)
 
-        return Program(step, tuple(context.put(arrays[name]) for name in NAMES))
+        return step
 
-    def build_jax(self, context: DeviceContext, arrays: Arrays) -> Program:
+    def jax(self) -> StepFunction:
         import jax
         import jax.numpy as jnp
 
@@ -172,7 +171,7 @@ class Moe(Operation):
             y = y[jnp.argsort(order)].reshape(self.tokens, CHOSEN, self.width)
             return (y * jax.nn.softmax(logits)[..., None]).sum(axis=1)
 
-        return Program(step, tuple(context.put(arrays[name]) for name in NAMES))
+        return step
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from benchbench.workloads._layers import EPSILON
 from benchbench.workloads._memory_bound import MemoryBound, MemoryBoundBackward, Rowwise
+from benchbench.workloads._programs import jax_layers
 
 if TYPE_CHECKING:
     from benchbench.model.case import Dtype
@@ -181,18 +182,7 @@ class BatchNorm(MemoryBound):
         return step
 
     def jax(self) -> StepFunction:
-        """Computed in float32 at least, as Flax does; the variance is E[x²] − E[x]², which reads x once."""
-        import jax.numpy as jnp
-        from jax import lax
-
-        def step(x: Any, *others: Any) -> Any:
-            real = jnp.promote_types(x.dtype, jnp.float32)
-            wide, (weight, bias, *running) = x.astype(real), (each.astype(real) for each in others)
-            mean, variance = running or (wide.mean((0, 1, 2)), jnp.square(wide).mean((0, 1, 2)))
-            variance = jnp.maximum(variance - mean * mean, 0) if self.training else variance
-            return ((wide - mean) * (weight * lax.rsqrt(variance + EPSILON)) + bias).astype(x.dtype)
-
-        return step
+        return lambda x, weight, bias, *running: jax_layers.batch_norm(x, weight, bias, running)[0]
 
 
 @dataclass(frozen=True)

@@ -42,11 +42,6 @@ class _Transfer(Vectors):
             return "torch pins memory for CUDA devices, not for xla"
         return super().lacks(backend, dtype)
 
-    def reference(self, arrays: Arrays, index: Indices) -> Floats:
-        import numpy as np
-
-        return np.asarray(arrays["x"][index[:, 0]], np.float64)
-
 
 @dataclass(frozen=True)
 class HostToDevice(_Transfer):
