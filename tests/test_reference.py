@@ -66,7 +66,6 @@ OPERATIONS: dict[str, Operation] = {
     "tanh": (OPS.tanh, lambda f, x: x.tanh(), [(3, 4)]),
     "sigmoid": (OPS.sigmoid, lambda f, x: x.sigmoid(), [(3, 4)]),
     "softmax": (lambda x: OPS.softmax(x, axis=1), lambda f, x: f.softmax(x, 1), [(2, 3, 4)]),
-    "log_softmax": (OPS.log_softmax, lambda f, x: f.log_softmax(x, -1), [(3, 4)]),
     "batch_norm": (
         OPS.batch_norm,
         lambda f, x, w, b: f.batch_norm(x, None, None, w, b, training=True),

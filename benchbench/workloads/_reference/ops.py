@@ -125,10 +125,6 @@ class Ops:
         powers = anp.exp(x - anp.max(x, axis=axis, keepdims=True))
         return self.rounding.result(powers / anp.sum(powers, axis=axis, keepdims=True))
 
-    def log_softmax(self, x: Any, axis: int = -1) -> Any:
-        """Logarithm of softmax along `axis`."""
-        return self.rounding.result(_log_softmax(x, axis))
-
     def attention(self, q: Any, k: Any, v: Any, *, causal: bool = False) -> Any:
         """softmax(Q Kᵀ / √d) V of (batch, length, heads, dim); heads of k and v serve groups of q's heads."""
         q, k, v = (anp.swapaxes(x, 1, 2) for x in (q, k, v))
@@ -176,9 +172,9 @@ class Ops:
         pooled = primitives.avg_pool2d(x, _pair(kernel), _pair(stride or kernel), _pair(padding))
         return self.rounding.result(pooled)
 
-    def mean(self, x: Any, axis: int | tuple[int, ...], *, keepdims: bool = False) -> Any:
+    def mean(self, x: Any, axis: int | tuple[int, ...]) -> Any:
         """Mean along `axis`; over (2, 3) this is global average pooling."""
-        return self.rounding.result(anp.mean(x, axis=axis, keepdims=keepdims))
+        return self.rounding.result(anp.mean(x, axis=axis))
 
     def embedding(self, table: Any, index: AnyArray) -> Any:
         """Rows of `table`."""
@@ -186,13 +182,11 @@ class Ops:
 
     def cross_entropy(self, logits: Any, labels: AnyArray) -> Any:
         """Mean of −log softmax(logits)[label] over all but the last axis, in the accumulation dtype."""
-        rows = _log_softmax(logits, -1).reshape(-1, logits.shape[-1])
+        shifted = logits - anp.max(logits, axis=-1, keepdims=True)
+        logarithms = shifted - anp.log(anp.sum(anp.exp(shifted), axis=-1, keepdims=True))
+        rows = logarithms.reshape(-1, logits.shape[-1])
         picked = rows[anp.arange(len(rows)), labels.reshape(-1)]
         return self.rounding.accumulated(-anp.mean(picked), len(rows))
-
-    def mean_square(self, x: Any) -> Any:
-        """Mean of all squares, in the accumulation dtype."""
-        return self.rounding.accumulated(anp.mean(x**2), x.size)
 
     def mse(self, x: Any, targets: Any) -> Any:
         """Mean of (x − target)², in the accumulation dtype."""
@@ -219,11 +213,6 @@ class Ops:
     def _operands(self, count: int, *operands: Any) -> list[Any]:
         """Operands of `count` multiply-adds, so that the gradient of each sums count / size terms."""
         return [self.rounding.operand(operand, count / operand.size) for operand in operands]
-
-
-def _log_softmax(x: Any, axis: int) -> Any:
-    shifted = x - anp.max(x, axis=axis, keepdims=True)
-    return shifted - anp.log(anp.sum(anp.exp(shifted), axis=axis, keepdims=True))
 
 
 def _pair(size: Size) -> tuple[int, int]:
