@@ -113,12 +113,6 @@ def test_finished_records_are_stored_when_a_callback_fails(folder: Path) -> None
     ("over", "error"),
     [
         ({"suite": "quik"}, UsageError),
-        ({"workloads": "gem"}, UsageError),
-        ({"backends": "fak"}, UsageError),
-        ({"devices": "moon"}, UsageError),
-        ({"dtypes": "float31"}, UsageError),
-        ({"modes": "eagre"}, UsageError),
-        ({"params": {"x": 1}}, UsageError),
         ({"preset": "quik"}, UsageError),
         ({"isolation": "frk"}, UsageError),
         ({"rounds": 0}, UsageError),

@@ -298,10 +298,3 @@ def test_recorded_runs_are_contended_only_with_a_neighbour() -> None:
         assert conditions.other_cores(run) is not None
         noisy = [with_other_load(process, 0.5) for process in run]
         assert NoteKind.OTHER_PROCESSES in [note.kind for note in conditions.contended(noisy)]
-
-
-def test_a_simulated_machine_with_a_neighbour_is_contended() -> None:
-    source = np.random.default_rng(7)
-    for _ in range(10):
-        noisy = [with_other_load(a_quiet_process(source, 2, 0.75), 0.25) for _ in range(3)]
-        assert [note.kind for note in conditions.contended(noisy)] == [NoteKind.OTHER_PROCESSES]
