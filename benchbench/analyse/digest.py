@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from benchbench.analyse.doubts import NO_DOUBT, Cycles, Doubt, Drift, TimedProcess, cycle_logs, doubt, drift
-from benchbench.analyse.metrics import METRICS, Metric, Rate
+from benchbench.analyse.metrics import LATENCY, METRICS, Metric, Rate
 from benchbench.analyse.roofline import implausible
 from benchbench.analyse.rows import UNTRUSTED_STATUSES
 from benchbench.format import count_of, share
@@ -24,7 +24,6 @@ from benchbench.model.run import Partner, Policy, Record, Run, Settings
 from benchbench.stats import mean
 
 SCHEMA = 1  # version of a digest on disk; 1 is the first
-LATENCY = "latency_s"
 STEADY_METRICS = tuple(
     metric.name for metric in METRICS if metric.source.needs_steady
 )  # meaningless while a process warms up
@@ -108,9 +107,9 @@ class CaseDigest:
 
     def _cycles(self, metric: Metric) -> Iterable[Cycles]:
         """Cycles of each heat for the metric: the latency, or a rate that is divided by it."""
-        if metric.name == LATENCY:
+        if metric.name == LATENCY.name:
             return self.cycles
-        if isinstance(metric.source, Rate) and metric.source.divisor.name == LATENCY:
+        if isinstance(metric.source, Rate) and metric.source.divisor.name == LATENCY.name:
             return [{at: (-log, disturbed) for at, (log, disturbed) in heat.items()} for heat in self.cycles]
         return ()
 
@@ -169,7 +168,7 @@ class Digest:
     @property
     def drift(self) -> Drift | None:
         """Drift of the latency over the rounds."""
-        return drift(case.logs_by_round(METRICS[0]) for case in self.cases.values())
+        return drift(case.logs_by_round(LATENCY) for case in self.cases.values())
 
 
 def with_partner_ids(ref: Digest, new: Digest) -> Digest:

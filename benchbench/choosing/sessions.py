@@ -144,13 +144,12 @@ def logs_by_day(sessions: Sequence[CaseSession], metric: Metric) -> list[list[fl
     for session in sessions:
         if session.digest.logs(metric):
             machines.setdefault(session.machine, []).append(session)
-    return [logs for machine_sessions in machines.values() for logs in _days(machine_sessions, metric)]
-
-
-def _days(sessions: Sequence[CaseSession], metric: Metric) -> Iterable[list[float]]:
-    days = days_of([session.started for session in sessions])
-    last_sessions = dict(zip(days, sessions, strict=True))
-    return (session.digest.logs(metric) for session in last_sessions.values())
+    logs: list[list[float]] = []
+    for machine_sessions in machines.values():
+        days = days_of([session.started for session in machine_sessions])
+        last_sessions = dict(zip(days, machine_sessions, strict=True))
+        logs += [session.digest.logs(metric) for session in last_sessions.values()]
+    return logs
 
 
 def _run_evidence(run: RunSummary, by: str) -> _RunEvidence:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from benchbench import format as fmt
 from benchbench.analyse.digest import STEADY_METRICS
-from benchbench.analyse.metrics import METRICS
+from benchbench.analyse.rows import UNITS
 from benchbench.documents.document import (
     Cell,
     Column,
@@ -55,7 +55,6 @@ UNUSED = (
 )
 MDE = "MDE: the smallest change detected 4 times in 5"
 UNTOLD = "no known difference in code or versions; compare --ab measures two sides in the same minutes"
-UNITS = {metric.name: metric.unit for metric in METRICS}
 EVIDENCE_COLUMNS = (
     Column("ratio [95 %]", line=1),
     Column("ref → new", line=1),

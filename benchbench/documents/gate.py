@@ -9,7 +9,8 @@ from typing import Any
 
 from benchbench import format as fmt
 from benchbench.analyse.digest import CaseDigest, Digest
-from benchbench.analyse.metrics import METRICS, Metric
+from benchbench.analyse.metrics import Metric
+from benchbench.analyse.rows import UNITS
 from benchbench.documents.comparison import (
     EVIDENCE_COLUMNS,
     evidence,
@@ -60,7 +61,6 @@ from benchbench.store.disk import DIRTY
 
 SCHEMA = 1  # of the JSON. 1: first
 
-UNITS = {metric.name: metric.unit for metric in METRICS}
 HEAVY_TAILS = "some sessions are far from the rest, so they do not predict a further one"
 URGENT = (
     Verdict.SLOWER,
@@ -93,7 +93,6 @@ TITLES = {
     Ending.INCONCLUSIVE: "INCONCLUSIVE",
 }
 MIN_ADVISED_ROUNDS = 10  # if no case could be decided
-COUNTED = REPORT_ONLY  # printed with a count, as "2 of 30"
 
 
 def check_document(gate: Gate) -> Document:
@@ -331,7 +330,7 @@ def conclusions(gate: Gate) -> list[Cell]:
     for ending, causes in causes_by_ending.items():
         tone = Tone.WARNING if ending is Ending.INCONCLUSIVE and not gate.fails_undecided else Tone.BAD
         for count, text in _ending_lines(ending, causes):
-            share = f" {count} of {_case_total(gate.result, ending)}" if ending in COUNTED else ""
+            share = f" {count} of {_case_total(gate.result, ending)}" if ending in REPORT_ONLY else ""
             lines.append(Cell((f"{TITLES[ending]}{share}: {text}",), tone))
     advice = (
         *_upgrade_advice(gate),
@@ -370,7 +369,7 @@ def _ending_lines(ending: Ending, causes: Sequence[Cause]) -> list[tuple[int, st
         cases_by_reason.setdefault(cause.reason, []).append(cause.case)
     lines = []
     for reason, cases in cases_by_reason.items():
-        several = "" if ending in COUNTED else f"{len(cases)} cases: "
+        several = "" if ending in REPORT_ONLY else f"{len(cases)} cases: "
         lines.append((len(cases), (f"{cases[0]}: " if len(cases) == 1 else several) + reason))
     return lines
 

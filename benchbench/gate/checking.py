@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchbench.analyse.digest import Digest, digest, with_partner_ids
-from benchbench.analyse.metrics import METRICS, metric_named
+from benchbench.analyse.metrics import LATENCY, metric_named
 from benchbench.environments.interpreters import absolute_interpreters
 from benchbench.errors import NotComparable, UsageError, member
 from benchbench.format import count_of
@@ -420,7 +420,7 @@ def _failed_cases(results: Path, name: str, folder: Path, run: Run) -> list[str]
     confirmation = _confirmation(folder)
     rules = threshold_rules(run, config.nearest(Path()), (), baselines.ignore_warning)
     policy = GatePolicy(
-        metrics=METRICS[:1],
+        metrics=(LATENCY,),
         thresholds=rules,
         confirm=confirmation is not None,
         interleaved=bool(confirmation and confirmation.ref),

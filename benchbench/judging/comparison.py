@@ -21,7 +21,7 @@ from benchbench.analyse.digest import (
     work_change,
 )
 from benchbench.analyse.doubts import Drift
-from benchbench.analyse.metrics import METRICS, Metric
+from benchbench.analyse.metrics import LATENCY, Metric
 from benchbench.errors import UsageError
 from benchbench.judging.pairs import (
     Pair,
@@ -149,7 +149,7 @@ def valid_threshold(value: float) -> float:
 def compare_runs(
     ref: Run,
     new: Run,
-    metric: Metric = METRICS[0],
+    metric: Metric = LATENCY,
     threshold: float = THRESHOLD,
     between: Mapping[str, SessionSpread] = MappingProxyType({}),
 ) -> Comparison:

@@ -70,8 +70,8 @@ def _detectable_change(test: CaseTest, family: Family) -> float:
     explain all of the error, each test needs the square root of the power; if none of it, the power.
     """
     error, degrees = test.worsening.error, test.worsening.degrees
-    if test.match.interleaved:
-        levels = interleaved_levels(family.size, twice=family.confirmed)
+    if test.match.interleaved:  # two tests of pairs have the level, and half of it; a single one has Holm's
+        levels = (ALPHA, ALPHA / 2) if family.confirmed else (ALPHA / max(family.size, 2),)
         return detectable_change(test.margin, error, degrees, levels)
     if family.interleaved:  # the first test flags by the difference alone
         return detectable_against_sessions(test.margin, error, degrees, 1 / 2, POWER ** (1 / 2))
@@ -129,8 +129,3 @@ def detectable_against_sessions(
     """
     limit = max(margin, t_quantile(1 - level, degrees) * error)
     return limit + t_quantile(power, degrees) * error
-
-
-def interleaved_levels(size: int, *, twice: bool) -> tuple[float, ...]:
-    """One-sided levels of tests of pairs: Holm's for one test; for two tests 5 %, then half of it."""
-    return (ALPHA, ALPHA / 2) if twice else (ALPHA / max(size, 2),)

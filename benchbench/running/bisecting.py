@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from benchbench.analyse.digest import (
-    LATENCY,
     STEADY_METRICS,
     CaseDigest,
     work_change,
@@ -22,7 +21,7 @@ from benchbench.analyse.digest import (
     work_mismatches,
 )
 from benchbench.analyse.doubts import doubt, log_ratio, timed_process
-from benchbench.analyse.metrics import Metric
+from benchbench.analyse.metrics import LATENCY, Metric
 from benchbench.environments import interpreters
 from benchbench.environments.build import BuildPlan, build_environment, build_request
 from benchbench.environments.interpreters import absolute_interpreters, targets
@@ -576,7 +575,7 @@ def _change(version: Record, beside: Record, metric: Metric) -> tuple[float | No
         return None, (reasons[0], reasons[1])
     if mismatches := work_mismatches(work_digest(beside), work_digest(version)):
         return None, (f"other work: {'; '.join(mismatches)}", "")
-    if metric.name == LATENCY:
+    if metric.name == LATENCY.name:
         processes = [
             timed_process(record.outcome)
             for record in (beside, version)
