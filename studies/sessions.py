@@ -1,7 +1,11 @@
-"""Checks of simulated suites against sessions: `python -m studies.sessions grid|unchanged|otherwise N`.
+"""Error rates of checks of simulated suites against stored sessions.
 
-Prints how an unchanged suite of 30 cases ends, and how often slower cases are found, by the gate's own code:
-by how many sessions there are, how they differ, what the second test is, and what tells how much they differ.
+    python -m studies.sessions grid|unchanged|otherwise SUITES >> studies/output/sessions.md
+
+Simulates suites of 30 cases and judges them by the gate's own code. Each row has the share of unchanged
+suites that end with exit code 10, and the share of slower cases that are found. `grid` varies the number of
+sessions, their differences and the second test. `unchanged` simulates more suites without a slower case.
+`otherwise` has sessions that are not normal, not alike or not independent.
 """
 
 import itertools
@@ -30,54 +34,54 @@ Weather = Callable[[Source, int], Array]  # logarithms, shape (sessions, cases)
 
 
 def alike(source: Source, count: int, spread: float) -> Array:
-    """Sessions that differ by the same in every case, independently."""
+    """Return log factors of sessions with the same spread in every case, independently."""
     return spread * source.standard_normal((count, CASES))
 
 
 def together(source: Source, count: int, spread: float, share: float) -> Array:
-    """A share of the variance is common to all cases of a session."""
+    """Return log factors of which a share of the variance is common to all cases of a session."""
     common = source.standard_normal((count, 1))
-    own = source.standard_normal((count, CASES))
-    return np.asarray(spread * (math.sqrt(share) * common + math.sqrt(1 - share) * own))
+    independent = source.standard_normal((count, CASES))
+    return np.asarray(spread * (math.sqrt(share) * common + math.sqrt(1 - share) * independent))
 
 
 def unlike(source: Source, count: int, spread: float, deviation: float) -> Array:
-    """Cases whose spreads are log-normal."""
+    """Return log factors of cases with log-normal spreads."""
     spreads = spread * np.exp(deviation * np.random.default_rng(30).standard_normal(CASES))
     return np.asarray(spreads * source.standard_normal((count, CASES)))
 
 
 def some_noisy(source: Source, count: int, spread: float, factor: float) -> Array:
-    """The last six cases are noisier."""
+    """Return log factors of which the last six cases are noisier."""
     values = alike(source, count, spread)
     values[:, -6:] *= factor
     return values
 
 
 def heavy(source: Source, count: int, spread: float) -> Array:
-    """Student's t with 3 degrees of freedom."""
+    """Return log factors by Student's t with 3 degrees of freedom."""
     return np.asarray(spread * source.standard_t(3, (count, CASES)) / math.sqrt(3))
 
 
 def stormy(source: Source, count: int, spread: float) -> Array:
-    """One session in ten is ten times as far off, case by case."""
+    """Return log factors of which one in ten, drawn case by case, is ten times as large."""
     storms = np.where(source.random((count, CASES)) < STORMY_SHARE, STORM, 1.0)
     return np.asarray(storms * alike(source, count, spread))
 
 
 def skewed(source: Source, count: int, spread: float) -> Array:
-    """Exponential: a few sessions are much slower than the rest, as on machines that others use."""
+    """Return exponential log factors: a few sessions are much slower, as on shared machines."""
     return np.asarray(spread * (source.standard_exponential((count, CASES)) - 1))
 
 
 def mildly_skewed(source: Source, count: int, spread: float) -> Array:
-    """Gamma of shape 4, half as skewed as the exponential."""
+    """Return log factors by a gamma distribution of shape 4, half as skewed as the exponential."""
     return np.asarray(spread * (source.standard_gamma(4, (count, CASES)) / 2 - 2))
 
 
 @dataclass(frozen=True)
 class Suite:
-    """What a check is given: stored sessions, and of one hour a run, and old and new code measured again."""
+    """Input of a check: stored sessions, and measurements of one hour: a run, and both versions again."""
 
     sessions: list[Digest]
     run: Digest
@@ -87,7 +91,7 @@ class Suite:
 
 
 def suites(source: Source, count: int, weather: Weather, change: float) -> Iterator[Suite]:
-    """Suites without end, the first three cases slower."""
+    """Yield any number of suites whose first three cases are slower by the factor `change`."""
     factors = np.ones((CASES, 1))
     factors[:SLOW] = change
     while True:
@@ -107,28 +111,28 @@ def suites(source: Source, count: int, weather: Weather, change: float) -> Itera
 
 
 def against_sessions(suite: Suite, policy: GatePolicy) -> list[Verdict]:
-    found = decide(suite.sessions, suite.run, policy, Confirmation(new=suite.again))
-    return [each.verdict for each in found.findings]
+    check = decide(suite.sessions, suite.run, policy, Confirmation(new=suite.again))
+    return [finding.verdict for finding in check.findings]
 
 
 def second_interleaved(suite: Suite, policy: GatePolicy) -> list[Verdict]:
     again = Confirmation(new=suite.again, ref=suite.old_again)
-    found = decide(suite.sessions, suite.run, replace(policy, interleaved=True), again)
-    return [each.verdict for each in found.findings]
+    check = decide(suite.sessions, suite.run, replace(policy, interleaved=True), again)
+    return [finding.verdict for finding in check.findings]
 
 
 def both_interleaved(suite: Suite, policy: GatePolicy) -> list[Verdict]:
     again = Confirmation(new=suite.again, ref=suite.old_again)
-    found = check_interleaved(*partners(suite.old, replace(suite.run, id="B")), policy, again)
-    return [each.verdict for each in found.findings]
+    check = check_interleaved(*partners(suite.old, replace(suite.run, id="B")), policy, again)
+    return [finding.verdict for finding in check.findings]
 
 
 def partners(ref: Digest, new: Digest) -> tuple[Digest, Digest]:
-    """As the two sides of an interleaved comparison."""
-    same = {case: case for case in ref.cases}
+    """Mark two digests as the sides of an interleaved comparison."""
+    case_ids = {case: case for case in ref.cases}
     return (
-        replace(ref, partner=Partner(label="old", run=new.id, cases=same)),
-        replace(new, partner=Partner(label="new", run=ref.id, cases=same)),
+        replace(ref, partner=Partner(label="old", run=new.id, cases=case_ids)),
+        replace(new, partner=Partner(label="new", run=ref.id, cases=case_ids)),
     )
 
 
@@ -141,31 +145,29 @@ RULES: dict[str, Callable[[Suite, GatePolicy], list[Verdict]]] = {
 
 @dataclass
 class Counts:
-    """Of unchanged suites those that end with 10, and with 10 or 12; at each change the cases found.
+    """Counts over simulated suites."""
 
-    `told`: those found or provisional.
-    """
-
-    failed: int = 0
-    not_passed: int = 0
-    hits: list[int] = field(default_factory=list)
-    told: list[int] = field(default_factory=list)
+    failed: int = 0  # unchanged suites that end with 10
+    not_passed: int = 0  # unchanged suites that end with 10 or 12
+    slower_found: list[int] = field(default_factory=list)  # detected slower cases, for each change
+    reported: list[int] = field(default_factory=list)  # detected or provisional ones
 
     def add(self, unchanged: list[Verdict], slower: list[list[Verdict]]) -> None:
         self.failed += Verdict.SLOWER in unchanged
         self.not_passed += Verdict.SLOWER in unchanged or Verdict.PROVISIONAL in unchanged
         cases = [verdicts[:SLOW] for verdicts in slower]
-        self.hits = _added(self.hits, [each.count(Verdict.SLOWER) for each in cases])
-        provisional = [each.count(Verdict.PROVISIONAL) for each in cases]
-        self.told = _added(self.told, [each.count(Verdict.SLOWER) for each in cases], provisional)
+        slower_counts = [verdicts.count(Verdict.SLOWER) for verdicts in cases]
+        self.slower_found = _added(self.slower_found, slower_counts)
+        provisional = [verdicts.count(Verdict.PROVISIONAL) for verdicts in cases]
+        self.reported = _added(self.reported, slower_counts, provisional)
 
     def shares(self, count: int) -> list[float]:
-        slow = [hits / (SLOW * count) for hits in (*self.hits, *self.told)]
+        slow = [cases / (SLOW * count) for cases in (*self.slower_found, *self.reported)]
         return [self.failed / count, self.not_passed / count, *slow]
 
 
 def _added(counts: list[int], *more: list[int]) -> list[int]:
-    return [sum(each) for each in zip(counts or [0] * len(more[0]), *more, strict=True)]
+    return [sum(column) for column in zip(counts or [0] * len(more[0]), *more, strict=True)]
 
 
 def rates(
@@ -175,14 +177,14 @@ def rates(
     count: int,
     changes: Sequence[float] = CHANGES,
 ) -> list[float]:
-    """Shares of suites that end with 10, with 10 or 12, of slower cases found, and told."""
+    """Return the shares of suites ending with 10 and with 10 or 12, of cases found, and of cases reported."""
     counts = Counts()
-    drawn = [
-        suites(np.random.default_rng([sessions, place]), sessions, weather, change)
-        for place, change in enumerate(changes)
+    sources = [
+        suites(np.random.default_rng([sessions, number]), sessions, weather, change)
+        for number, change in enumerate(changes)
     ]
     for _ in range(count):
-        unchanged, *slower = (RULES[rule](next(source), POLICY) for source in drawn)
+        unchanged, *slower = (RULES[rule](next(source), POLICY) for source in sources)
         counts.add(unchanged, slower)
     return counts.shares(count)
 
@@ -200,14 +202,14 @@ OTHER_WEATHER: dict[str, Callable[[float], Weather]] = {
 }
 
 
-def row(sessions: int, named: str, rule: str, weather: Weather, count: int, most: int = 4) -> None:
-    """`most`: of its shares that are printed."""
-    cells = " | ".join(f"{100 * share:.1f} %" for share in rates(rule, sessions, weather, count)[:most])
-    print(f"| {sessions} | {named} | {rule} | {cells} |", flush=True)
+def row(sessions: int, label: str, rule: str, weather: Weather, count: int, columns: int = 4) -> None:
+    """Print a row with the first `columns` shares."""
+    cells = " | ".join(f"{100 * share:.1f} %" for share in rates(rule, sessions, weather, count)[:columns])
+    print(f"| {sessions} | {label} | {rule} | {cells} |", flush=True)
 
 
 def grid(count: int) -> None:
-    """By the number of sessions and how they differ."""
+    """Print a table by the number of sessions and their differences."""
     print("| sessions | they differ by | second test | ends with 10 | 10 or 12 | finds 10 % | 20 % |")
     print("| ---: | --- | --- | ---: | ---: | ---: | ---: |")
     first, second, _ = RULES
@@ -218,31 +220,31 @@ def grid(count: int) -> None:
 
 
 def unchanged(count: int) -> None:
-    """More suites, none of them slower, against the sessions alone."""
+    """Print a table of more suites, none of them slower, against the sessions only."""
     print("| sessions | they differ by | ends with 10 | 10 or 12 |")
     print("| ---: | --- | ---: | ---: |")
     spreads = (0.0, 0.02, 0.05, 0.1)
     weathers: list[tuple[int, str, Weather]] = [
         (5, f"{100 * spread:.0f} %", partial(alike, spread=spread)) for spread in spreads
     ]
-    others = itertools.product(("six cases twice", "t₃", "exponential", "gamma, shape 4"), (5, 10))
-    weathers += [(sessions, f"2 %, {name}", OTHER_WEATHER[name](0.02)) for name, sessions in others]
-    for sessions, named, weather in weathers:
+    other_weathers = itertools.product(("six cases twice", "t₃", "exponential", "gamma, shape 4"), (5, 10))
+    weathers += [(sessions, f"2 %, {name}", OTHER_WEATHER[name](0.02)) for name, sessions in other_weathers]
+    for sessions, label, weather in weathers:
         shares = rates("against the sessions", sessions, weather, 4 * count, (1.0,))
         cells = " | ".join(f"{100 * share:.1f} %" for share in shares[:2])
-        print(f"| {sessions} | {named} | {cells} |", flush=True)
+        print(f"| {sessions} | {label} | {cells} |", flush=True)
 
 
 def otherwise(count: int) -> None:
-    """Sessions that are not normal, not alike or not independent, and pairs alone."""
+    """Print a table of sessions that are not normal, alike or independent, and of interleaved tests."""
     print("| sessions | they differ by | second test | ends with 10 | 10 or 12 ", end="")
     print("| finds 10 % | 20 % | finds or tells 10 % | 20 % |")
     print("| ---: | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |")
-    first, _, both = RULES
-    row(1, "any", both, partial(alike, spread=0.05), count, most=6)
+    first, _, interleaved = RULES
+    row(1, "any", interleaved, partial(alike, spread=0.05), count, columns=6)
     for sessions in (5, 10):
         for name, weather in OTHER_WEATHER.items():
-            row(sessions, f"2 %, {name}", first, weather(0.02), count, most=6)
+            row(sessions, f"2 %, {name}", first, weather(0.02), count, columns=6)
 
 
 if __name__ == "__main__":

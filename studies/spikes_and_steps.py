@@ -1,11 +1,12 @@
-"""Steps among spikes, by three detectors: `python -m studies.spikes_and_steps [SERIES]`; it needs asv.
+"""Do three detectors find a step among spikes, and how often do they report a change without one?
 
-Prints how often a step in the middle of 100 runs is found within three runs, and how often a series without
-one is said to change: by `accelbench history`, by asv (its step detection, changes of 3 % and more) and by
-E-divisive with permutations (Matteson & James 2014, at p < 0.05 and 3 %). Spikes are single runs: some at
-random, and some before the step that reach its height. The noise of a run is t with 5 degrees of freedom.
+    python -m studies.spikes_and_steps [SERIES] > studies/output/spikes_and_steps.md
 
-Not a test: tests/test_history.py holds a reduced version of ours.
+The detectors are `accelbench history`, asv (its step detection, changes of at least 3 %) and E-divisive with
+permutations (Matteson & James 2014, at p < 0.05 and 3 %). A step is in the middle of 100 runs. It counts as
+found if a change is reported within three runs. Spikes are single slow runs: some at random positions, some
+before the step and as high. The noise of a run is t with 5 degrees of freedom. Needs `pip install asv`.
+tests/test_history.py has a reduced version for accelbench.
 """
 
 import math
@@ -30,7 +31,7 @@ def ours(logs: Array, _source: Source) -> list[int]:
 
 
 def asv(logs: Array, _source: Source) -> list[int]:
-    """Of adjacent pieces whose values differ by the threshold."""
+    """Return the starts of pieces that differ from the piece before by at least the threshold."""
     from asv.step_detect import detect_steps  # type: ignore[import-not-found]
 
     pieces = detect_steps(np.exp(logs).tolist())
@@ -39,14 +40,14 @@ def asv(logs: Array, _source: Source) -> list[int]:
 
 
 def e_divisive(logs: Array, source: Source) -> list[int]:
-    """Splits with the largest energy distance, each if few permutations within its segment reach that."""
+    """Split at the largest energy distance as long as few permutations of the segments reach it."""
     edges = [0, len(logs)]
     while True:
         splits = [(*_split(logs[a:b]), a) for a, b in pairwise(edges)]
-        value, place, start = max(splits)
-        if not place or not _significant(logs, edges, value, source):
+        value, offset, start = max(splits)
+        if not offset or not _significant(logs, edges, value, source):
             break
-        edges = sorted([*edges, start + place])
+        edges = sorted([*edges, start + offset])
     levels = [float(logs[a:b].mean()) for a, b in pairwise(edges)]
     changed = zip(edges[1:], levels, levels[1:], strict=False)
     return [edge for edge, before, after in changed if abs(after - before) >= math.log1p(THRESHOLD)]
@@ -63,20 +64,24 @@ def _significant(logs: Array, edges: Sequence[int], value: float, source: Source
 
 
 def _split(values: Array) -> tuple[float, int]:
-    """The largest scaled energy distance of two parts of `values`, and where it splits them; 0: nowhere."""
+    """Return the largest scaled energy distance of two parts, and the start of the second; 0: no split."""
     count = len(values)
     if count < 2 * SHORTEST:
         return 0.0, 0
-    apart = np.abs(values[:, None] - values[None, :]).cumsum(axis=0).cumsum(axis=1)
+    distances = np.abs(values[:, None] - values[None, :]).cumsum(axis=0).cumsum(axis=1)
     first = np.arange(SHORTEST, count - SHORTEST + 1)
-    total, last = apart[-1, -1], count - first
-    left = apart[first - 1, first - 1]
-    between = apart[first - 1, -1] - left
-    right = total - left - 2 * between
-    energy = 2 * between / (first * last) - left / (first * (first - 1)) - right / (last * (last - 1))
+    total, last = distances[-1, -1], count - first
+    within_first = distances[first - 1, first - 1]
+    between = distances[first - 1, -1] - within_first
+    within_last = total - within_first - 2 * between
+    energy = (
+        2 * between / (first * last)
+        - within_first / (first * (first - 1))
+        - within_last / (last * (last - 1))
+    )
     scaled = first * last / count * energy
-    place = int(scaled.argmax())
-    return float(scaled[place]), int(first[place])
+    best = int(scaled.argmax())
+    return float(scaled[best]), int(first[best])
 
 
 DETECTORS: dict[str, Detector] = {"accelbench": ours, "asv": asv, "E-divisive": e_divisive}
@@ -89,7 +94,7 @@ STATIONARY: dict[str, Callable[[Source, int], Array]] = {
 
 
 def stepped(source: Source, step: float, at_random: float, before: int) -> Array:
-    """Noise of 5 %, a step, `at_random` of the runs 30 % slower, and `before` it runs as slow as after it."""
+    """Return log times with 5 % noise, a step, random spikes of 30 %, and `before` spikes of its height."""
     logs = 0.05 * source.standard_t(5, RUNS) / math.sqrt(5 / 3)
     logs[MIDDLE:] += math.log1p(step)
     logs += math.log(1.3) * (source.random(RUNS) < at_random)
@@ -108,8 +113,8 @@ def main(count: int) -> None:
             shares = [
                 np.mean(
                     [
-                        any(abs(each - MIDDLE) <= MARGIN for each in found)
-                        for found in _found(detector, series)
+                        any(abs(index - MIDDLE) <= MARGIN for index in changes)
+                        for changes in _changes(detector, series)
                     ]
                 )
                 for detector in DETECTORS.values()
@@ -121,11 +126,14 @@ def main(count: int) -> None:
     print(f"\n| no step, told to change | {heads} |\n| --- | ---: | ---: | ---: |")
     for name, logs in STATIONARY.items():
         series = [logs(np.random.default_rng([8, n]), RUNS) for n in range(count)]
-        shares = [np.mean([bool(found) for found in _found(each, series)]) for each in DETECTORS.values()]
+        shares = [
+            np.mean([bool(changes) for changes in _changes(detector, series)])
+            for detector in DETECTORS.values()
+        ]
         print(f"| {name} | {_cells(shares)} |".replace("%", " %").replace("  %", " %"), flush=True)
 
 
-def _found(detector: Detector, series: Sequence[Array]) -> list[list[int]]:
+def _changes(detector: Detector, series: Sequence[Array]) -> list[list[int]]:
     source = np.random.default_rng(9)
     return [detector(logs, source) for logs in series]
 
