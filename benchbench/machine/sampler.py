@@ -113,7 +113,7 @@ def take(sources: Sources) -> Sample:
 
 
 def take_of_others(sources: Sources) -> Sample:
-    """Read all sources for a function of this process, whose CPU seconds are those of the window."""
+    """Read all sources without the CPU seconds of this process, which the window of its function has."""
     sample = take(sources)
     return replace(sample, values={**sample.values, "own_s": 0.0})
 
