@@ -1,11 +1,11 @@
-"""The fastest engine for a product of matrices, by accelbench and by a loop that a user writes by hand.
+"""Comparison of the winner that accelbench names with the winner of a loop written by hand.
 
     python -m studies.by_hand [RUNS] > studies/output/by_hand.md
 
-RUNS: 20. In each run, a loop measures the engines by hand, one after another, each in a fresh process by
-`timeit`: the smallest of five repeats of at least 0.2 s, after a warm-up. Then `accelbench run` measures the
-same product. The truth is the geometric mean of all ratios that accelbench measured in heats. First make sure
-that nothing else runs: `accelbench doctor`.
+RUNS is the number of comparisons (20). In each, a loop by hand measures one engine after another, each in a
+fresh process by `timeit`. It takes the smallest of five repeats of at least 0.2 s, after a warm-up. Then
+`accelbench run` measures the same product. The truth is the geometric mean of all ratios that accelbench
+measured in heats. First make sure with `accelbench doctor` that no other programs run.
 
 By hand, OpenVINO reads and writes bound tensors. With `request.infer([a, b])`, which copies them, the loop
 named ONNX Runtime in 10 of 10 runs.
@@ -25,7 +25,7 @@ from time import perf_counter
 from benchbench.machine.environment import machine
 
 SIZE = 512
-TIE = 1.02  # ratio up to which either of two engines is a right winner
+TIE = 1.02  # engines within this ratio of the fastest are correct winners
 SETUP = f"""
 import timeit, numpy as np
 a, b = (np.random.default_rng(seed).standard_normal(({SIZE}, {SIZE}), dtype="float32") for seed in (0, 1))
@@ -61,15 +61,15 @@ print(min(timer.repeat(5, count)) / count)
 
 
 def seconds_by_hand(engine: str) -> float:
-    """Seconds of a step in a fresh process."""
-    done = subprocess.run(
+    """Return the seconds of a step, measured by hand in a fresh process."""
+    process = subprocess.run(
         [sys.executable, "-c", SETUP + ENGINES[engine] + TIMING], capture_output=True, text=True, check=True
     )
-    return float(done.stdout.split()[-1])
+    return float(process.stdout.split()[-1])
 
 
 def ratios_of_accelbench(folder: str) -> tuple[str, dict[str, float]]:
-    """Name of the winner, empty without one, and each engine's time relative to the fastest."""
+    """Return the name of the winner (empty without one) and each engine's time relative to the fastest."""
     backends = ",".join(ENGINES)
     size = f"m=n=k={SIZE}"
     _accelbench("run", "-w", "gemm", "-p", size, "-b", backends, "--quick", "--results", folder)

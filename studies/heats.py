@@ -1,13 +1,16 @@
-"""Heats on this machine: the spread of their ratios, their latency beside a bare loop, and false winners.
+"""Quality of measurements in heats on this machine.
 
     python -m studies.heats [HEATS [RUNS [WORK…]]] > studies/output/heats.md
 
-HEATS (12, at least 2) of each work; RUNS (10) of each backend beside itself; WORK: from the suite `quick`.
-For a quick trial: `python -m studies.heats 2 0 gemm`. First make sure that nothing else runs: `accelbench
-doctor`.
+Prints three tables:
+1. The spread of the ratio of two engines, measured in heats and in sequential processes.
+2. The latency of torch in heats, relative to a bare loop of the same step in a fresh process.
+3. The number of winners if one backend is compared with itself under two names. All of them are wrong.
 
-Heats alternate in shuffled order with processes of every engine measured alone, one after another, and with
-a bare loop in a fresh process: torch's step and a clock. All have the same threads and allocator.
+HEATS (12, at least 2) is the number of heats of each work, RUNS (10) the number of comparisons with itself.
+WORK names works of the suite `quick`. Heats, sequential processes and loops alternate in shuffled order, with
+the same threads and allocator. First make sure with `accelbench doctor` that no other programs run. For a
+quick trial: `python -m studies.heats 2 0 gemm`.
 """
 
 from __future__ import annotations
@@ -51,12 +54,12 @@ TWIN_WORKS = ("gemm", "conv2d", "attention")
 HEATS, RUNS = 12, 10
 LOOP_WARM_UP_S, LOOP_S = 1.0, 2.0
 
-Processes = Mapping[str, Measurement]  # engine → what a process of it measured
+Processes = Mapping[str, Measurement]  # engine → the measurement of one process
 
 
 @dataclass
 class Samples:
-    """The replicates of a work, each measured in three ways."""
+    """Replicates of a work, measured in three ways."""
 
     heats: list[Processes] = field(default_factory=list)
     sequential: list[Processes] = field(default_factory=list)
@@ -64,20 +67,20 @@ class Samples:
 
     @property
     def engines(self) -> list[str]:
-        """Engines that never failed, the reference first."""
+        """The engines that never failed, beginning with the reference."""
         replicates = [*self.heats, *self.sequential]
-        names = [name for name in replicates[0] if all(name in each for each in replicates)]
+        names = [name for name in replicates[0] if all(name in replicate for replicate in replicates)]
         return sorted(names, key=lambda name: (not name.startswith(f"{REFERENCE} "), name))
 
     @property
     def calm_share(self) -> float:
-        """Share of the heats' cycles that other programs left alone."""
-        turns = [turn for heat in self.heats for one in heat.values() for turn in one.turns]
+        """Share of the heats' cycles that other programs did not disturb."""
+        turns = [turn for heat in self.heats for process in heat.values() for turn in process.turns]
         return mean([turn.is_calm for turn in turns])
 
 
 def measure_work(work: str, heats: int) -> Samples:
-    """Measure a work in each way, as often as there are heats."""
+    """Measure a work in each way, once for each heat."""
     options = MeasureOptions(suites=("quick",), workloads=(work,), devices=("cpu",), preset="quick")
     request, targets = request_on_targets(options)
     side = Side(targets=targets, settings=request.settings)
@@ -94,15 +97,17 @@ def measure_work(work: str, heats: int) -> Samples:
                 if way == "heat":
                     samples.heats.append(_heat(recorder, order, number, info.seed))
                 elif way == "sequential":
-                    alone = [_heat(recorder, [case], number, info.seed) for case in order]
-                    samples.sequential.append({name: one for heat in alone for name, one in heat.items()})
+                    replicate: dict[str, Measurement] = {}
+                    for case in order:
+                        replicate |= _heat(recorder, [case], number, info.seed)
+                    samples.sequential.append(replicate)
                 else:
                     samples.loops.append(bare_loop(reference))
     return samples
 
 
 def _heat(recorder: Recorder, cases: Sequence[Case], number: int, seed: int) -> Processes:
-    """The measurements of one heat of these cases."""
+    """Measure one heat of the cases."""
     records = measure_heat([(recorder, case) for case in cases], number, seed, lambda *_: None)
     return {
         f"{record.case.target} {record.case.mode}": record.outcome
@@ -112,7 +117,7 @@ def _heat(recorder: Recorder, cases: Sequence[Case], number: int, seed: int) -> 
 
 
 def bare_loop(case: Case) -> float:
-    """Median seconds of the case's step in a loop, in a fresh process."""
+    """Return the median seconds of the case's step in a bare loop, in a fresh process."""
     command = [sys.executable, "-m", "studies.heats", "loop", json.dumps(asdict(case))]
     output = subprocess.run(
         command, env=worker_environment(), check=True, stdout=subprocess.PIPE, text=True
@@ -121,7 +126,7 @@ def bare_loop(case: Case) -> float:
 
 
 def worker_environment() -> dict[str, str]:
-    """The environment that accelbench gives its workers: the same threads and allocator."""
+    """Return the environment of accelbench's workers, with the same threads and allocator."""
     scratch = RunScratch()
     target = Target(name="torch", backend="torch", python=sys.executable)
     variables = scratch.environment(target, Settings(threads=usable_threads()))
@@ -130,7 +135,7 @@ def worker_environment() -> dict[str, str]:
 
 
 def loop(case_json: str) -> float:
-    """Median seconds of a step that nothing but a clock surrounds."""
+    """Return the median seconds of a step, timed by a bare clock in this process."""
     from benchbench.backends.torch import Torch
     from benchbench.machine.environment import usable_threads
     from benchbench.worker.program import build, case_of, workload_of
@@ -152,34 +157,35 @@ def loop(case_json: str) -> float:
 
 
 def spreads(work: str, samples: Samples) -> Iterator[str]:
-    """A row for each engine beside the reference."""
-    reference, *others = samples.engines
-    for engine in others:
-        # a cycle of one process has nothing to do with that of another which was measured alone
-        alone = [
-            math.log(one[engine].median_step_s / one[reference].median_step_s) for one in samples.sequential
+    """Yield a row for each engine other than the reference."""
+    reference, *engines = samples.engines
+    for engine in engines:
+        # cycles of sequential processes cannot be paired, so their medians are compared
+        sequential = [
+            math.log(replicate[engine].median_step_s / replicate[reference].median_step_s)
+            for replicate in samples.sequential
         ]
         heats = [
             log_ratio(timed_process(heat[reference]), timed_process(heat[engine])) for heat in samples.heats
         ]
-        cells = [f"{math.exp(mean(logs)):.3f}× | {stdev(logs):.1%}" for logs in (alone, heats)]
+        cells = [f"{math.exp(mean(logs)):.3f}× | {stdev(logs):.1%}" for logs in (sequential, heats)]
         yield f"| {work} | {engine} / {reference} | {' | '.join(cells)} | {samples.calm_share:.0%} |"
 
 
 def beside_loop(work: str, samples: Samples) -> str:
-    """A row: the reference's latency in heats and alone, over that of the bare loop."""
+    """Return a row with the reference's latency in heats and alone, relative to the bare loop."""
     reference = samples.engines[0]
     cells = []
     for replicates in (samples.heats, samples.sequential):
         pairs = zip(replicates, samples.loops, strict=True)
-        logs = [math.log(one[reference].median_step_s / loop_s) for one, loop_s in pairs]
+        logs = [math.log(replicate[reference].median_step_s / loop_s) for replicate, loop_s in pairs]
         half = t_quantile(0.975, len(logs) - 1) * stdev(logs) / math.sqrt(len(logs))
         cells.append("{:.3f} [{:.3f}, {:.3f}]".format(*(math.exp(mean(logs) + d) for d in (0, -half, half))))
     return f"| {work} | {1e3 * geometric_mean(samples.loops):.3g} ms | {' | '.join(cells)} |"
 
 
 def twins(backend: str, runs: int) -> Counter[Standing]:
-    """How often works end each way if one backend is measured under two names: a winner is wrong."""
+    """Count the standings of works if one backend is measured under two names. Every winner is wrong."""
     standings: Counter[Standing] = Counter()
     twin = f"{backend}@twin"
     for _ in range(runs):
@@ -199,7 +205,7 @@ def twins(backend: str, runs: int) -> Counter[Standing]:
 
 
 def load() -> str:
-    """What other programs use now."""
+    """Return the current CPU use of other programs."""
     pause = watch_neighbours()
     cores = "an unknown share" if pause.cores is None else f"{pause.cores:.2f}"
     return f"other programs use {cores} of {pause.cpus} CPUs, load average {os.getloadavg()[0]:.1f}"
@@ -226,7 +232,7 @@ def main(heats: int, runs: int, works: Sequence[str]) -> None:
     print("| --- | ---: | ---: | ---: | ---: | ---: |")
     for backend in TWINS if runs else ():
         standings = twins(backend, runs)
-        counts = [standings[each] for each in (Standing.WON, Standing.TIED, Standing.OPEN)]
+        counts = [standings[standing] for standing in (Standing.WON, Standing.TIED, Standing.OPEN)]
         print(f"| {backend} | {runs} | {standings.total()} | {' | '.join(map(str, counts))} |", flush=True)
     print(f"\nAfter: {load()}.")
 

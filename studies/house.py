@@ -1,9 +1,9 @@
-"""How finely the code is cut: files, functions, names and imports, and how many files a command passes.
+"""Figures of the code's structure: files, functions, names, imports, and the files that a command calls.
 
     python -m studies.house [PACKAGE-FOLDER] > studies/output/house.txt
 
-Counts come from the sources alone. The last lines run three commands in this process, with a fake backend,
-and count the modules and functions of the package that are entered.
+Most figures come from the sources alone. For the last lines, the study runs three commands with a fake
+backend in this process. It counts the modules and functions of the package that they call.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ COMMANDS = {
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file, read."""
+    """A source file and its syntax tree."""
 
     path: Path
     text: str
@@ -44,7 +44,7 @@ class Source:
 
     @property
     def bodies(self) -> Iterator[int]:
-        """Lines of each function's body, its docstring left out."""
+        """Lines of each function's body without its docstring."""
         for node in ast.walk(self.tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 body = node.body[1:] if ast.get_docstring(node) else node.body
@@ -60,13 +60,13 @@ class Source:
 
     @property
     def import_lines(self) -> int:
-        """Lines that import, or ask whether only types are."""
+        """Number of lines of import statements."""
         nodes = [node for node in ast.walk(self.tree) if isinstance(node, ast.Import | ast.ImportFrom)]
         return sum((node.end_lineno or 0) - node.lineno + 1 for node in nodes)
 
     @property
     def summaries(self) -> Iterator[str]:
-        """The first line of each docstring."""
+        """First line of each docstring."""
         kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
         for node in ast.walk(self.tree):
             if isinstance(node, kinds) and (doc := ast.get_docstring(node)):
@@ -74,35 +74,35 @@ class Source:
 
 
 def sources(package: Path) -> list[Source]:
-    """All files of the package."""
+    """Return all files of the package."""
     paths = sorted(package.rglob("*.py"))
     texts = {path: path.read_text() for path in paths}
     return [Source(path, text, ast.parse(text)) for path, text in texts.items()]
 
 
-def arrows(found: list[Source], package: Path) -> set[tuple[str, str]]:
-    """Which rooms, folders or files at the root, import which."""
+def import_edges(package_sources: list[Source], package: Path) -> set[tuple[str, str]]:
+    """Return the imports between parts of the package. A part is a folder or file at its root."""
     edges = set()
-    for source in found:
-        own = source.path.relative_to(package).parts[0].removesuffix(".py")
+    for source in package_sources:
+        folder = source.path.relative_to(package).parts[0].removesuffix(".py")
         for node in ast.walk(source.tree):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{package.name}."):
-                edges.add((own, (node.module or "").split(".")[1]))
-    return {(one, other) for one, other in edges if one != other}
+                edges.add((folder, (node.module or "").split(".")[1]))
+    return {(importer, imported) for importer, imported in edges if importer != imported}
 
 
-def counted(package: Path) -> Iterator[tuple[str, str]]:
-    """What is counted, and how many."""
-    found = sources(package)
-    lines = sum(len(source.text.splitlines()) for source in found)
-    bodies = [body for source in found for body in source.bodies]
-    uses = Counter(name for source in found for name in re.findall(r"\b_[a-z]\w*\b", source.text))
-    private = {(source.path, name) for source in found for name in source.private}
+def figures(package: Path) -> Iterator[tuple[str, str]]:
+    """Yield the name and value of each figure."""
+    package_sources = sources(package)
+    lines = sum(len(source.text.splitlines()) for source in package_sources)
+    bodies = [body for source in package_sources for body in source.bodies]
+    uses = Counter(name for source in package_sources for name in re.findall(r"\b_[a-z]\w*\b", source.text))
+    private = {(source.path, name) for source in package_sources for name in source.private}
     once = [name for _, name in private if uses[name] <= 2]
-    summaries = [line for source in found for line in source.summaries]
-    yield "files", str(len(found))
+    summaries = [line for source in package_sources for line in source.summaries]
+    yield "files", str(len(package_sources))
     yield "lines", str(lines)
-    yield "lines a file, median", f"{median(len(source.text.splitlines()) for source in found):.0f}"
+    yield "lines a file, median", f"{median(len(source.text.splitlines()) for source in package_sources):.0f}"
     yield "functions", str(len(bodies))
     yield (
         "body of a function, mean / median / longest",
@@ -112,9 +112,9 @@ def counted(package: Path) -> Iterator[tuple[str, str]]:
         "private functions, of these used once",
         f"{len(private)}, {len(once)} ({len(once) / len(private):.0%})",
     )
-    yield "entries at the root", str(sum(not each.name.startswith("__") for each in package.iterdir()))
-    yield "arrows between rooms", str(len(arrows(found, package)))
-    yield "lines that import", f"{sum(source.import_lines for source in found) / lines:.1%}"
+    yield "entries at the root", str(sum(not path.name.startswith("__") for path in package.iterdir()))
+    yield "imports between parts", str(len(import_edges(package_sources, package)))
+    yield "lines that import", f"{sum(source.import_lines for source in package_sources) / lines:.1%}"
     prose, (names, vague) = prose_of([package]), vague_names(package)
     yield "hard sentences, per 1,000", f"{prose.rate:.1f}"
     yield "vague names, per 1,000", f"{1000 * vague.total() / names:.1f}"
@@ -122,21 +122,21 @@ def counted(package: Path) -> Iterator[tuple[str, str]]:
     yield "summaries of one word", str(sum(len(line.split()) == 1 for line in summaries))
 
 
-class Passed:
-    """Modules and functions of a package that are entered meanwhile."""
+class CallTrace:
+    """Modules and functions of a package that are called within a `with` block."""
 
     def __init__(self, package: Path) -> None:
         self._package = str(package.resolve())
         self.functions: set[tuple[str, str]] = set()
 
-    def __enter__(self) -> Passed:
-        sys.setprofile(self._see)
+    def __enter__(self) -> CallTrace:
+        sys.setprofile(self._record_call)
         return self
 
     def __exit__(self, *_ended: Any) -> None:
         sys.setprofile(None)
 
-    def _see(self, frame: FrameType, event: str, _argument: Any) -> None:
+    def _record_call(self, frame: FrameType, event: str, _argument: Any) -> None:
         code = frame.f_code
         is_function = bool(code.co_flags & inspect.CO_OPTIMIZED)  # bodies of modules and classes are not
         if event == "call" and is_function and code.co_filename.startswith(self._package):
@@ -144,12 +144,12 @@ class Passed:
 
     @property
     def modules(self) -> int:
-        """How many files these functions are in."""
+        """Number of files with called functions."""
         return len({path for path, _ in self.functions})
 
 
 def reach(module: str) -> int:
-    """Number of files that a module imports, directly or not, at once or later."""
+    """Return the number of files that a module imports, directly or indirectly."""
     import grimp
 
     graph = grimp.build_graph(module.partition(".")[0])
@@ -157,38 +157,38 @@ def reach(module: str) -> int:
 
 
 def main(package: Path) -> None:
-    """Print the table; commands are run only for the package that this interpreter imports."""
-    for name, value in counted(package):
+    """Print the table. Commands run only for the package that this interpreter imports."""
+    for name, value in figures(package):
         print(f"{name:46} {value}")
     from benchbench import cli
 
     if Path(cli.__file__).resolve().parent.parent != package.resolve():
         return
     print(f"{'files that documents.run reaches':46} {reach('benchbench.documents.run')}")
-    print("\nmodules and functions that a command passes, in its own process:")
+    print("\nmodules and functions that a command calls in its own process:")
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         for name, command in COMMANDS.items():
             if name.startswith("check"):
                 _run(BASELINE)
-            with Passed(package) as seen:
+            with CallTrace(package) as trace:
                 _run(command)
-            print(f"{name:46} {seen.modules} / {len(seen.functions)}")
+            print(f"{name:46} {trace.modules} / {len(trace.functions)}")
 
 
 def _run(command: tuple[str, ...]) -> None:
-    """Without a word: what the program prints goes to descriptors, not to `sys.stdout`."""
+    """Run a command and discard its output, which is written to descriptors rather than to `sys.stdout`."""
     from benchbench.cli import main as accelbench
 
     sys.argv = ["accelbench", *command]
     sys.stdout.flush()
-    kept = [os.dup(number) for number in (1, 2)]
+    descriptors = [os.dup(number) for number in (1, 2)]
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for number in (1, 2):
         os.dup2(nowhere, number)
     with contextlib.suppress(SystemExit):
         accelbench()
-    for number, descriptor in zip((1, 2), kept, strict=True):
+    for number, descriptor in zip((1, 2), descriptors, strict=True):
         os.dup2(descriptor, number)
 
 

@@ -1,9 +1,11 @@
-"""A fault at every write of a run, of accepting a baseline, of a plot and of a pytest session.
+"""Faults injected at every write of a run, a baseline, a plot and a pytest session.
 
-`python -m studies.injected_faults [WORK …]` prints the number of faults and how they ended: reported with
-exit 6 ("told"), survived, or the process ended there. After each, everything promised before it must be
-readable; otherwise the study fails. The k-th write raises an error or ends the process as SIGKILL would. A
-write is every write, flush, fsync, truncate, rename, link, unlink, mkdir and open for writing.
+    python -m studies.injected_faults [WORK …] > studies/output/injected_faults.txt
+
+In each trial, the k-th write raises an error or ends the process like SIGKILL. A write is any write, flush,
+fsync, truncate, rename, link, unlink, mkdir or open for writing. Prints the number of faults and their
+outcomes: `reported` with exit code 6, `survived`, or `ended` with the process. After each fault, everything
+that was reported as stored must be readable; otherwise the study fails.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from benchbench.timing.policy import POLICIES
 from tests.factories import CPU, a_measurement, a_record, a_run, a_run_info, some_rounds
 
 NAMES = ("write", "fsync", "ftruncate", "replace", "rename", "link", "symlink", "unlink", "rmdir", "mkdir")
-ENDED = 9  # the exit code of a child that was ended at its write
+ENDED = 9  # exit code of a child that ended at its write
 Act = Callable[[], None]
 Report = Callable[[Any], None]  # reports a promise
 Work = Callable[[Report], None]
@@ -52,12 +54,12 @@ ACTS: dict[str, Act] = {"error": error, "end": end}
 
 @dataclass(frozen=True)
 class Outcome:
-    """The end of a child. `promises`: values it had reported; `failure`: the expected error it ended with."""
+    """Outcome of a trial in a child process."""
 
     code: int
-    promises: list[Any]
-    failure: str
-    operations: int
+    promises: list[Any]  # values that it reported as stored
+    failure: str  # error message, empty if it succeeded
+    operations: int  # number of writes
 
 
 class _File:
@@ -85,7 +87,7 @@ class _File:
 
 
 class Injector:
-    """Counts operations once installed, and acts at operation `at`, counted from 0."""
+    """Counter of operations that acts at operation `at`, counted from 0."""
 
     def __init__(self, at: int, act: Act) -> None:
         self._at, self._act = at, act
@@ -293,7 +295,7 @@ def faults_of_a_session(tmp_path: Path) -> list[Outcome]:
     return after_each_fault(make, check)
 
 
-ENDINGS = {0: "survived", 6: "told", ENDED: "ended"}
+ENDINGS = {0: "survived", 6: "reported", ENDED: "ended"}
 WORK: dict[str, Callable[[Path], list[Outcome]]] = {
     "run": faults_of_a_run,
     "baseline set": faults_of_a_baseline,
@@ -304,13 +306,13 @@ WORK: dict[str, Callable[[Path], list[Outcome]]] = {
 
 
 def summary(outcomes: list[Outcome]) -> str:
-    """`44 faults: 21 told, 1 survived, 22 ended`."""
+    """Return a summary such as `44 faults: 21 reported, 1 survived, 22 ended`."""
     counts = Counter(ENDINGS[outcome.code] for outcome in outcomes)
     return f"{len(outcomes)} faults: {', '.join(f'{count} {name}' for name, count in counts.items())}"
 
 
 def main() -> None:
-    """A line per kind of work, or per kind that is named."""
+    """Print a line for each kind of work, or for the named kinds."""
     for name in sys.argv[1:] or WORK:
         faults = WORK[name]
         with tempfile.TemporaryDirectory() as folder:

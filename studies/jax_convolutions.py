@@ -1,8 +1,10 @@
-"""JAX's convolutions on this CPU, as one may write them: `python -m studies.jax_convolutions`.
+"""Durations of different forms of convolutions in JAX, on this CPU.
 
-The convolution of the suite `quick` in every layout and form of padding, layers of ResNet-50 with both
-gradients, 1 × 1 convolutions also as products; each as XLA compiles it by default and without its YNN
-fusions. `output/jax_convolutions.md` is what it printed.
+    python -m studies.jax_convolutions > studies/output/jax_convolutions.md
+
+Times the convolution of the suite `quick` in several layouts and forms of padding, and layers of ResNet-50
+with both gradients. 1 × 1 convolutions are also written as products. XLA compiles each form by default and
+without its YNN fusions.
 """
 
 from __future__ import annotations
@@ -28,14 +30,14 @@ LAYERS = {  # batch, side, input channels, output channels, kernel, stride
 }
 
 
-def drawn(*shape: int) -> Any:
+def random_array(*shape: int) -> Any:
     import jax.numpy as jnp
 
     return jnp.asarray(np.random.default_rng(0).standard_normal(shape, np.float32))
 
 
-def called(function: Callable[..., Any], *arguments: Any, **options: Any) -> Callable[[], object]:
-    """The compiled function of these arguments; a call waits."""
+def compiled_call(function: Callable[..., Any], *arguments: Any, **options: Any) -> Callable[[], object]:
+    """Return a call of the compiled function that waits for its result."""
     import jax
 
     compiled = jax.jit(function, **options)
@@ -43,11 +45,11 @@ def called(function: Callable[..., Any], *arguments: Any, **options: Any) -> Cal
 
 
 def forms() -> dict[str, Callable[[], object]]:
-    """The same convolution: eight images of 28 × 28, 64 channels, 64 filters of 3 × 3."""
+    """Return forms of one convolution: eight images of 28 × 28, 64 channels, 64 filters of 3 × 3."""
     import jax.numpy as jnp
     from jax import lax
 
-    images, filters, edges = drawn(8, 28, 28, 64), drawn(3, 3, 64, 64), [(1, 1), (1, 1)]
+    images, filters, edges = random_array(8, 28, 28, 64), random_array(3, 3, 64, 64), [(1, 1), (1, 1)]
 
     def convolve(orders: tuple[str, str, str], padding: Any) -> Callable[[Any, Any], Any]:
         return lambda x, w: lax.conv_general_dilated(x, w, (1, 1), padding, dimension_numbers=orders)
@@ -63,43 +65,45 @@ def forms() -> dict[str, Callable[[], object]]:
     first, first_filters = images.transpose(0, 3, 1, 2), filters.transpose(3, 2, 0, 1)
     outputs_first = filters.transpose(3, 0, 1, 2)
     return {
-        "NHWC, HWIO, edges given": called(convolve(NHWC, edges), images, filters),
-        "the same without YNN": called(convolve(NHWC, edges), images, filters, compiler_options=WITHOUT_YNN),
-        "SAME": called(convolve(NHWC, "SAME"), images, filters),
-        "jnp.pad and VALID": called(padded, images, filters),
-        "NCHW, OIHW": called(convolve(("NCHW", "OIHW", "NCHW"), edges), first, first_filters),
-        "NHWC, OHWI": called(convolve(("NHWC", "OHWI", "NHWC"), edges), images, outputs_first),
-        "patches and a product": called(product, images, filters),
+        "NHWC, HWIO, edges given": compiled_call(convolve(NHWC, edges), images, filters),
+        "the same without YNN": compiled_call(
+            convolve(NHWC, edges), images, filters, compiler_options=WITHOUT_YNN
+        ),
+        "SAME": compiled_call(convolve(NHWC, "SAME"), images, filters),
+        "jnp.pad and VALID": compiled_call(padded, images, filters),
+        "NCHW, OIHW": compiled_call(convolve(("NCHW", "OIHW", "NCHW"), edges), first, first_filters),
+        "NHWC, OHWI": compiled_call(convolve(("NHWC", "OHWI", "NHWC"), edges), images, outputs_first),
+        "patches and a product": compiled_call(product, images, filters),
     }
 
 
 def layer(
     batch: int, side: int, inputs: int, outputs: int, kernel: int, stride: int
 ) -> Iterator[tuple[str, Callable[..., Any], tuple[Any, ...]]]:
-    """Forward, and either gradient by jax.vjp."""
+    """Yield the name, function and arguments of the forward pass and of both gradients."""
     import jax
     from jax import lax
 
-    x, w = drawn(batch, side, side, inputs), drawn(kernel, kernel, inputs, outputs)
+    x, w = random_array(batch, side, side, inputs), random_array(kernel, kernel, inputs, outputs)
 
     def convolution(x: Any, w: Any) -> Any:
         edges = [(kernel // 2, kernel // 2)] * 2
         return lax.conv_general_dilated(x, w, (stride, stride), edges, dimension_numbers=NHWC)
 
-    ways = {"convolution": convolution}
+    functions = {"convolution": convolution}
     if kernel == 1:
-        ways["product"] = lambda x, w: x @ w[0, 0]
-    upstream = drawn(*convolution(x, w).shape)
-    for name, way in ways.items():
-        yield f"{name}", way, (x, w)
+        functions["product"] = lambda x, w: x @ w[0, 0]
+    upstream = random_array(*convolution(x, w).shape)
+    for name, function in functions.items():
+        yield f"{name}", function, (x, w)
         yield (
             f"{name}, gradient of the images",
-            lambda x, w, dy, way=way: jax.vjp(lambda x: way(x, w), x)[1](dy)[0],
+            lambda x, w, dy, function=function: jax.vjp(lambda x: function(x, w), x)[1](dy)[0],
             (x, w, upstream),
         )
         yield (
             f"{name}, gradient of the filters",
-            lambda x, w, dy, way=way: jax.vjp(lambda w: way(x, w), w)[1](dy)[0],
+            lambda x, w, dy, function=function: jax.vjp(lambda w: function(x, w), w)[1](dy)[0],
             (x, w, upstream),
         )
 
@@ -112,11 +116,13 @@ def main() -> None:
     print(f"jax {jax.__version__}, two threads, float32\n\n## The convolution of `quick`")
     print("\n".join(lines(alternated(forms()), "NHWC, HWIO, edges given")))
     for title, sizes in LAYERS.items():
-        ways = {}
+        functions = {}
         for name, function, arguments in layer(*sizes):
-            ways[name] = called(function, *arguments)
-            ways[f"{name}, without YNN"] = called(function, *arguments, compiler_options=WITHOUT_YNN)
-        print(f"\n## {title}\n" + "\n".join(lines(alternated(ways, 9, 0.03), "convolution")), flush=True)
+            functions[name] = compiled_call(function, *arguments)
+            functions[f"{name}, without YNN"] = compiled_call(
+                function, *arguments, compiler_options=WITHOUT_YNN
+            )
+        print(f"\n## {title}\n" + "\n".join(lines(alternated(functions, 9, 0.03), "convolution")), flush=True)
 
 
 if __name__ == "__main__":

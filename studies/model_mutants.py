@@ -1,8 +1,10 @@
-"""How far each wrong engine takes a user's model beyond what is allowed, in float32 and bfloat16.
+"""Errors of wrong engines on users' models, relative to the tolerance, in float32 and bfloat16.
 
-`python -m studies.model_mutants > studies/output/model_mutants.md`, some minutes. Every wrong engine is
-torch's eager whose module is changed after it was given its weights, in the process that computes. Its errors
-are computed as in a worker, in the case's dtype at the requested size and in float32 at a small batch.
+    python -m studies.model_mutants > studies/output/model_mutants.md
+
+A wrong engine is torch's eager mode with a module that is changed after its weights are set. Errors are
+computed as in a worker: in the case's dtype at the requested size, and in float32 with a small batch. The
+study takes some minutes.
 """
 
 from __future__ import annotations
@@ -22,7 +24,10 @@ DTYPES = (Dtype.FLOAT32, Dtype.BFLOAT16)
 
 
 def ratios(name: str, mutate: Callable[[Any], Any], dtype: Dtype) -> tuple[float, float]:
-    """Error over allowed: in the case's dtype, and the larger of that and float32's at a small batch."""
+    """Return the error relative to the tolerance: in the case's dtype, and as verified.
+
+    The verified ratio is the larger one of the case's dtype and of float32 with a small batch.
+    """
     model, small = the_model(name), the_model(name).tiny()
     ratio = deviation(model, dtype, computed=mutated(model, mutate)).ratio
     return ratio, max(ratio, deviation(small, computed=mutated(small, mutate)).ratio)
@@ -36,11 +41,11 @@ def main() -> None:
     right, wrong, hidden = list[float](), list[float](), 0
     for name in MODELS:
         for mutate in (unchanged, *MUTANTS[name]):
-            (_, single), (alone, half) = (ratios(name, mutate, dtype) for dtype in DTYPES)
-            cells = " | ".join(f"{each:.3g}" for each in (single, alone, half))
+            (_, single), (one_dtype, half) = (ratios(name, mutate, dtype) for dtype in DTYPES)
+            cells = " | ".join(f"{ratio:.3g}" for ratio in (single, one_dtype, half))
             print(f"| {name} | {mutate.__name__.replace('_', ' ')} | {cells} |", flush=True)
             (right if mutate is unchanged else wrong).extend((single, half))
-            hidden += mutate is not unchanged and alone <= 1
+            hidden += mutate is not unchanged and one_dtype <= 1
     print(f"\nModels: {len(MODELS)}; wrong engines: {len(wrong) // 2}, each in two dtypes.")
     print(f"Smallest ratio of a wrong engine: {min(wrong):.3g}; largest of a right one: {max(right):.3g}.")
     print(f"Wrong engines that bfloat16 alone would have let pass: {hidden}.")

@@ -1,6 +1,8 @@
-"""How far each mutant is beyond its tolerance, in each dtype.
+"""Errors of wrong programs relative to the tolerance, in each dtype.
 
-`python -m studies.mutants`, a minute. What test_mutants.py asserts, as figures.
+    python -m studies.mutants
+
+tests/test_mutants.py asserts that they exceed 1. The study takes a minute.
 """
 
 from __future__ import annotations
@@ -14,10 +16,10 @@ def main() -> None:
     """Print a line for the right program and each wrong one."""
     for dtype in DTYPES:
         print(f"{dtype}: right {ratio(dtype, Ops(nearest(dtype))):.2g}")
-        for name, own in structural(dtype).items():
-            print(f"  {name}: {own:.3g}, in float32 {structural(Dtype.FLOAT32)[name]:.3g}")
-        for name, asked in lower(dtype).items():
-            print(f"  {name}: {ratio(dtype, Ops(nearest(dtype, asked))):.3g}")
+        for name, error_ratio in structural(dtype).items():
+            print(f"  {name}: {error_ratio:.3g}, in float32 {structural(Dtype.FLOAT32)[name]:.3g}")
+        for name, lower_dtype in lower(dtype).items():
+            print(f"  {name}: {ratio(dtype, Ops(nearest(dtype, lower_dtype))):.3g}")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""Mutation testing: how many planted faults the fast tests find, by file (mutmut 3).
+"""Mutation testing: the share of planted faults that the fast tests find, by file (mutmut 3).
 
     python -m studies.mutation [SHARE [FILE…]] > studies/output/mutation.md
 
-SHARE (0.1): of the mutants of each file, drawn at random with a fixed seed. FILE: such as
-`benchbench/stats.py`; by default those that decide what a user is told. mutmut keeps all mutants of a file in
-one copy of it and runs in a fork only the tests that reach the mutated function, so a mutant costs about a
-second. It is not among the dependencies: `pip install mutmut==3.8.1`.
+SHARE (0.1) is the share of the mutants of each file, drawn at random with a fixed seed. FILE is a path such
+as `benchbench/stats.py`. The default files decide verdicts and reported values. mutmut runs only the tests
+that call the mutated function, in a fork, so a mutant takes about a second. The study needs
+`pip install mutmut==3.8.1`.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ TESTS = (
     "stats", "suite", "summaries", "threads", "time_left", "timed_mutants", "tolerance", "trend",
     "update", "validating", "variance", "verification",
 )  # fmt: skip
-# Read by every process that tests start, which cannot find the settings of mutmut: nothing is recorded there.
+# Processes that tests start cannot find the settings of mutmut, so they must not record anything.
 START = """\
 import os
 if "MUTANT_UNDER_TEST" in os.environ:
     from mutmut.mutation import trampoline
     trampoline.record_trampoline_hit = lambda *hit, **caller: None
 """
-# The first half of `mutmut run`, which has no command of its own and would run all tests once more.
+# The first half of `mutmut run`. mutmut has no command for it, and `run` would run all tests once more.
 MAKE_MUTANTS = """\
 from pathlib import Path
 from mutmut import __main__ as mutmut
@@ -57,7 +57,7 @@ mutmut.store_lines_covered_by_tests()
 mutmut.create_mutants(2)
 """
 COPIED = ("tests", "studies", "suites", "results", "docs", "README.md", "pyproject.toml")
-FOUND = ("killed", "timeout", "segfault")
+FOUND_STATUSES = ("killed", "timeout", "segfault")
 SEED = 7
 
 
@@ -77,19 +77,21 @@ def configure(folder: Path, files: Sequence[str]) -> None:
 
 
 def mutmut(folder: Path, *words: str) -> str:
-    """The output of a command of mutmut, which imports the package from its own copy."""
+    """Return the output of a mutmut command, which imports the package from its own copy."""
     return python(folder, "-m", "mutmut", *words)
 
 
 def python(folder: Path, *words: str) -> str:
     environment = {**os.environ, "PYTHONPATH": f"{folder / 'mutants'}:{folder / 'start'}"}
     command = [sys.executable, *words]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    return done.stdout + done.stderr
+    process = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    return process.stdout + process.stderr
 
 
 def results(folder: Path) -> dict[str, str]:
-    """Mutant → its status, such as `killed`."""
+    """Return the status of each mutant, such as `killed`."""
     lines = mutmut(folder, "results", "--all", "true").splitlines()
     return dict(re.fullmatch(r"\s*(\S+): (.+)", line).groups() for line in lines if ": " in line)  # type: ignore[union-attr,misc]
 
@@ -100,8 +102,8 @@ def file_of(mutant: str) -> str:
     return module.replace(".", "/") + ".py"
 
 
-def drawn(mutants: Sequence[str], share: float) -> list[str]:
-    """The share of the mutants of each file, at least one."""
+def sample_by_file(mutants: Sequence[str], share: float) -> list[str]:
+    """Draw the share of the mutants of each file, at least one."""
     source, by_file = random.Random(SEED), defaultdict(list)
     for mutant in sorted(mutants):
         by_file[file_of(mutant)].append(mutant)
@@ -119,7 +121,7 @@ def main(share: float, files: Sequence[str]) -> None:
         subprocess.run(["git", "clone", "-q", str(ROOT), str(folder)], check=True)
         configure(folder, files)
         python(folder, "-c", MAKE_MUTANTS)
-        mutants = drawn([*results(folder)], share)
+        mutants = sample_by_file([*results(folder)], share)
         print(output := mutmut(folder, "run", *mutants)[-2000:], file=sys.stderr)
         statuses = results(folder)
         if "failed to collect stats" in output:
@@ -128,13 +130,13 @@ def main(share: float, files: Sequence[str]) -> None:
         print("| file | mutants | found | share |\n| --- | --: | --: | --: |")
         by_file: dict[str, Counter[bool]] = defaultdict(Counter)
         for mutant in mutants:
-            by_file[file_of(mutant)][statuses[mutant] in FOUND] += 1
+            by_file[file_of(mutant)][statuses[mutant] in FOUND_STATUSES] += 1
         for file, counts in sorted(by_file.items()):
             print(f"| {file} | {counts.total()} | {counts[True]} | {counts[True] / counts.total():.0%} |")
-        found, total = (sum(count[True] for count in by_file.values()), len(mutants))
-        print(f"| all | {total} | {found} | {found / max(total, 1):.0%} |\n\n## Survivors\n")
+        found_count, total = (sum(count[True] for count in by_file.values()), len(mutants))
+        print(f"| all | {total} | {found_count} | {found_count / max(total, 1):.0%} |\n\n## Survivors\n")
         for mutant in mutants:
-            if statuses[mutant] not in FOUND:
+            if statuses[mutant] not in FOUND_STATUSES:
                 difference = mutmut(folder, "show", mutant).strip()
                 print(f"### {mutant}: {statuses[mutant]}\n\n```diff\n{difference}\n```\n")
 

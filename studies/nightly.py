@@ -35,8 +35,8 @@ def run_step(name: str, folder: Path) -> tuple[bool, float]:
     begin = monotonic()
     with (folder / f"{name}.txt").open("w") as output:
         command = [sys.executable, *STEPS[name]]
-        done = subprocess.run(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
-    return done.returncode == 0, monotonic() - begin
+        process = subprocess.run(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
+    return process.returncode == 0, monotonic() - begin
 
 
 def main(names: list[str]) -> int:

@@ -1,8 +1,10 @@
-"""CPU time of a step and its operators, of profiled runs: `python -m studies.operators RESULTS …`.
+"""CPU time of steps and their largest operators in profiled runs.
 
-Of the latest run in each results folder, made with `accelbench run --profile`: a row for each case with the
-CPU milliseconds of all threads for a timed step, and the operators that have at least 3 % of it.
-`output/operators.md` is of two runs of the suite `quick`.
+    python -m studies.operators RESULTS …
+
+Reads the latest run in each results folder, which must be measured with `accelbench run --profile`. Prints a
+row for each case: the CPU milliseconds of a timed step over all threads, and the operators with at least 3 %
+of it. studies/output/operators.md has two runs of the suite `quick`.
 """
 
 from __future__ import annotations
@@ -19,20 +21,23 @@ LEAST = 0.03
 
 
 def rows(folder: Path) -> Iterator[str]:
-    """Of one run."""
-    profiles = {each.case.id: each.outcome for each in artifacts.read_profiles(folder)[0]}
+    """Yield a row for each case of a run."""
+    profiles = {
+        profile_record.case.id: profile_record.outcome
+        for profile_record in artifacts.read_profiles(folder)[0]
+    }
     for record in sorted(runs.read_run(folder).records, key=lambda record: record.case.id):
-        found = record.outcome
-        if isinstance(found, Measurement) and found.window:
-            steps = found.iterations * len(found.block_s)
+        outcome = record.outcome
+        if isinstance(outcome, Measurement) and outcome.window:
+            steps = outcome.iterations * len(outcome.block_s)
             profile = profiles.get(record.case.id)
             shares = ", ".join(operators(profile)) if isinstance(profile, Profile) else ""
-            yield f"| {record.case.id} | {1e3 * found.window.cpu_s / steps:.3g} | {shares} |"
+            yield f"| {record.case.id} | {1e3 * outcome.window.cpu_s / steps:.3g} | {shares} |"
 
 
 def operators(profile: Profile) -> Iterator[str]:
-    """`aten::mm 53 %`, the largest first."""
-    times = {each.name: each.host_self_s for each in profile.operators}
+    """Yield the shares of operators such as `aten::mm 53 %`, the largest first."""
+    times = {operator.name: operator.host_self_s for operator in profile.operators}
     for name, time in sorted(times.items(), key=lambda item: -item[1]):
         if time >= LEAST * sum(times.values()):
             yield f"{name} {100 * time / sum(times.values()):.0f} %"

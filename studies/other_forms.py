@@ -1,7 +1,10 @@
-"""Other forms of what builders do, on this CPU in one thread: `python -m studies.other_forms`.
+"""Durations of alternative programs for some workloads, on this CPU in one thread.
 
-TensorFlow's attention, which it has not fused; ONNX Runtime's convolution with constant filters; torch's with
-weights that oneDNN has in its own layout. `output/other_forms.md` is what it printed.
+    python -m studies.other_forms > studies/output/other_forms.md
+
+Compares forms of attention in TensorFlow, which has no fused kernel. Compares ONNX Runtime's convolution with
+filters as inputs and as constants. Compares torch's convolution with plain weights and with weights in
+oneDNN's layout.
 """
 
 from __future__ import annotations
@@ -15,20 +18,20 @@ import numpy as np
 from studies.alternating import alternated, lines
 
 HEADS, LENGTH, WIDTH = 8, 256, 64  # of quick's attention, of one sample
-Ways = dict[str, Callable[[], object]]
+Functions = dict[str, Callable[[], object]]
 
 
-def drawn(*shape: int) -> Any:
+def random_array(*shape: int) -> Any:
     return np.random.default_rng(0).standard_normal(shape, np.float32)
 
 
-def tensorflow_attention() -> Ways:
-    """The first is what the builder does."""
+def tensorflow_attention() -> Functions:
+    """Return forms of attention, beginning with the form of the workload."""
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
-    q, k, v = (tf.constant(drawn(1, HEADS, LENGTH, WIDTH)) for _ in range(3))
+    q, k, v = (tf.constant(random_array(1, HEADS, LENGTH, WIDTH)) for _ in range(3))
     scale = tf.constant(1 / math.sqrt(WIDTH))
 
     def before(q: Any, k: Any, v: Any) -> Any:
@@ -42,7 +45,7 @@ def tensorflow_attention() -> Ways:
         return tf.einsum("bhqk,bhkd->bhqd", weights, v)
 
     def by_heads(q: Any, k: Any, v: Any) -> Any:
-        heads = zip(*(tf.unstack(each[0]) for each in (q, k, v)), strict=True)
+        heads = zip(*(tf.unstack(array[0]) for array in (q, k, v)), strict=True)
         return tf.stack([before(*head) for head in heads])[None]
 
     def heads_inside(q: Any, k: Any, v: Any) -> Any:
@@ -55,28 +58,28 @@ def tensorflow_attention() -> Ways:
         "tf.einsum": einsum,
         "head by head": by_heads,
     }
-    ways = {name: _called(tf.function(form), q, k, v) for name, form in forms.items()}
-    inside = [tf.transpose(each, [0, 2, 1, 3]) for each in (q, k, v)]
-    ways["heads behind the length, as in Keras"] = _called(tf.function(heads_inside), *inside)
-    ways["compiled by XLA"] = _called(tf.function(before, jit_compile=True), q, k, v)
-    return ways
+    functions = {name: _called(tf.function(form), q, k, v) for name, form in forms.items()}
+    inside = [tf.transpose(array, [0, 2, 1, 3]) for array in (q, k, v)]
+    functions["heads behind the length, as in Keras"] = _called(tf.function(heads_inside), *inside)
+    functions["compiled by XLA"] = _called(tf.function(before, jit_compile=True), q, k, v)
+    return functions
 
 
-def onnxruntime_convolution() -> Ways:
-    """quick's, with filters as an input or as a constant of the graph."""
+def onnxruntime_convolution() -> Functions:
+    """Return the convolution of the suite `quick`, with filters as an input and as a constant."""
     import onnxruntime
     from onnx import TensorProto, helper, numpy_helper
 
-    images, filters = drawn(8, 64, 28, 28), drawn(64, 64, 3, 3)
+    images, filters = random_array(8, 64, 28, 28), random_array(64, 64, 3, 3)
 
     def bound(*, constant: bool) -> Callable[[], object]:
-        given = {"x": images} if constant else {"x": images, "w": filters}
+        inputs = {"x": images} if constant else {"x": images, "w": filters}
         graph = helper.make_graph(
             [helper.make_node("Conv", ["x", "w"], ["y"], pads=[1] * 4, kernel_shape=[3, 3])],
             "convolution",
             [
-                helper.make_tensor_value_info(name, TensorProto.FLOAT, each.shape)
-                for name, each in given.items()
+                helper.make_tensor_value_info(name, TensorProto.FLOAT, array.shape)
+                for name, array in inputs.items()
             ],
             [helper.make_tensor_value_info("y", TensorProto.FLOAT, images.shape)],
             [numpy_helper.from_array(filters, "w")] if constant else [],
@@ -88,23 +91,23 @@ def onnxruntime_convolution() -> Ways:
             model.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
         binding = session.io_binding()
-        for name, each in given.items():
-            binding.bind_ortvalue_input(name, onnxruntime.OrtValue.ortvalue_from_numpy(each))
+        for name, array in inputs.items():
+            binding.bind_ortvalue_input(name, onnxruntime.OrtValue.ortvalue_from_numpy(array))
         binding.bind_output("y", "cpu")
         return lambda: session.run_with_iobinding(binding)
 
     return {"filters given": bound(constant=False), "filters constant": bound(constant=True)}
 
 
-def torch_convolution(channels: int, side: int) -> Ways:
-    """3 × 3, of one image channels last; its weights as they are, or in oneDNN's layout."""
+def torch_convolution(channels: int, side: int) -> Functions:
+    """Return a 3 × 3 convolution of one image, with plain weights and with weights in oneDNN's layout."""
     import torch
     import torch.nn.functional as F
 
     torch.set_num_threads(1)
     last, ones = torch.channels_last, [1, 1]
-    x = torch.tensor(drawn(1, channels, side, side)).contiguous(memory_format=last)
-    weights = torch.tensor(drawn(channels, channels, 3, 3)).contiguous(memory_format=last)
+    x = torch.tensor(random_array(1, channels, side, side)).contiguous(memory_format=last)
+    weights = torch.tensor(random_array(channels, channels, 3, 3)).contiguous(memory_format=last)
     packed = torch.ops.mkldnn._reorder_convolution_weight(weights, ones, ones, ones, 1, list(x.shape))
     convolve = torch.ops.mkldnn._convolution_pointwise
     with torch.inference_mode():
@@ -121,14 +124,17 @@ def _called(function: Callable[..., Any], *arguments: Any) -> Callable[[], objec
 
 
 def main() -> None:
-    """Print a table for each."""
-    for title, ways in {
+    """Print a table for each computation."""
+    for title, functions in {
         "TensorFlow's attention, 8 heads, 256 × 64": tensorflow_attention(),
         "ONNX Runtime's convolution, 8 images of 28 × 28, 64 channels": onnxruntime_convolution(),
         "torch's 3 × 3 convolution, 512 channels, 7 × 7": torch_convolution(512, 7),
         "torch's 3 × 3 convolution, 64 channels, 56 × 56": torch_convolution(64, 56),
     }.items():
-        print(f"## {title}\n" + "\n".join(lines(alternated(ways), next(iter(ways)))) + "\n", flush=True)
+        print(
+            f"## {title}\n" + "\n".join(lines(alternated(functions), next(iter(functions)))) + "\n",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

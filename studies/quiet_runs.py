@@ -1,8 +1,8 @@
-"""Ten runs on this machine while it is quiet: what was seen meanwhile, kept for the tests to replay.
+"""Record the telemetry of ten runs on a quiet machine, for tests of noise detection.
 
     python -m studies.quiet_runs > tests/data/quiet_runs.json
 
-Look before that nothing else runs: `accelbench doctor`.
+First make sure with `accelbench doctor` that no other programs run.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from benchbench.model.measurement import Measurement
 RUNS = 10
 
 
-def seen(results: Path) -> list[dict[str, object]]:
-    """Window and telemetry of each process of a run of two workloads."""
+def watched_processes(results: Path) -> list[dict[str, object]]:
+    """Run two workloads. Returns the window and telemetry of each process."""
     run = benchbench.run(workloads=("gemm", "conv2d"), backends="torch", preset="quick", results=results)
-    measured = [record.outcome for record in run.records if isinstance(record.outcome, Measurement)]
+    measurements = [record.outcome for record in run.records if isinstance(record.outcome, Measurement)]
     return [
-        {"window": asdict(each.window), "telemetry": asdict(each.telemetry)}
-        for each in measured
-        if each.window and each.telemetry
+        {"window": asdict(measurement.window), "telemetry": asdict(measurement.telemetry)}
+        for measurement in measurements
+        if measurement.window and measurement.telemetry
     ]
 
 
 def main() -> None:
-    """A line of progress per run to stderr, the data to stdout."""
+    """Print a line of progress for each run to stderr, and the data to stdout."""
     runs = []
     for number in range(RUNS):
         with TemporaryDirectory() as name:
-            runs.append(seen(Path(name)))
+            runs.append(watched_processes(Path(name)))
         sys.stderr.write(f"{number + 1} of {RUNS}: {len(runs[-1])} processes\n")
     json.dump(runs, sys.stdout, separators=(",", ":"))
 

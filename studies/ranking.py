@@ -1,12 +1,12 @@
-"""Who is fastest, simulated with the tool's own schedule and rule: how often a winner is named, and wrongly.
+"""Frequency of named winners and of wrong ones, in runs simulated with accelbench's own schedule and rule.
 
     python -m studies.ranking [RUNS [TITLE]] > studies/output/ranking.md
 
-A run is works × backends × heats of log times: a factor common to a heat, which all of its backends meet, and
-noise of the named kind for each process. Each cell has the share of works whose fastest is named and the mean
-number of heats, the share of runs in which any winner is wrong, and the mean share of wrong winners. If two
-are equal, naming either is wrong. The last table has walks that reach the level of any look, where nothing
-differs and the noise is known.
+A run has log times of works × backends × heats. All backends of a heat have a common factor, and each process
+has noise of the named kind. A row has the share of works with a named winner, the mean number of heats, the
+share of runs with any wrong winner, and the mean share of wrong winners. If the fastest two are equal, each
+winner is wrong. TITLE selects tables by the beginning of their titles. The last table has the error of all
+looks together, for equal backends and a known noise.
 """
 
 from __future__ import annotations
@@ -34,33 +34,33 @@ HEADER = (
     "runs with a wrong one | wrong of the named |"
 )
 QUICK = POLICIES["quick"]
-MOST = 10  # heats drawn for each run
+MOST = 10  # simulated heats of each run
 LOOKS = ((3, 5), (3, 8), (5, 8), (8, 16), (3, 30))  # planned and most heats
 HALF_EQUAL = (("normal", 8), ("normal", 30), ("t, 3 degrees", 8), ("t, 3 degrees", 30), ("log-normal", 8))
-FIRST = "first look"  # the name of a policy whose further heats are not made
+FIRST = "first look"  # name of a policy that stops after the planned heats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """`ratios`: of each work's backends, the fastest first. `equal`: works in which the second is as fast."""
+    """Parameters of simulated runs."""
 
     noise: str
-    ratios: tuple[float, ...]
+    ratios: tuple[float, ...]  # times of each work's backends, the fastest first
     works: int = 8
-    equal: int = 0
-    common: float = 0.08
-    own: float = 0.05
+    equal: int = 0  # works with two equally fast backends
+    common: float = 0.08  # standard deviation of a heat's common factor
+    process_noise: float = 0.05
     policy: Policy = QUICK
 
     @property
     def label(self) -> str:
-        """Its columns of the table."""
+        """First columns of the table."""
         policy = self.policy
         more = f"–{policy.most_rounds}" if policy.most_rounds and policy.name != FIRST else ""
         columns = (
             self.noise,
             f"{self.works} × {len(self.ratios)}",
-            f"{self.common:.0%} / {self.own:.0%}",
+            f"{self.common:.0%} / {self.process_noise:.0%}",
             f"{self.ratios[1]:.2f}×" if self.equal < self.works else "none",
             str(self.equal),
             f"{policy.rounds}{more}",
@@ -77,8 +77,8 @@ def heavy(source: Generator, shape: tuple[int, ...]) -> Array:
 
 
 def skewed(source: Generator, shape: tuple[int, ...]) -> Array:
-    drawn = source.lognormal(0, 1, shape)
-    return np.asarray((drawn - math.exp(0.5)) / math.sqrt((math.e - 1) * math.e))
+    values = source.lognormal(0, 1, shape)
+    return np.asarray((values - math.exp(0.5)) / math.sqrt((math.e - 1) * math.e))
 
 
 def two_modes(source: Generator, shape: tuple[int, ...]) -> Array:
@@ -92,7 +92,7 @@ def astray(source: Generator, shape: tuple[int, ...]) -> Array:
 
 
 def neighbours(source: Generator, shape: tuple[int, ...]) -> Array:
-    """Nobody saw it: a tenth of the processes are slower by up to six standard deviations."""
+    """A tenth of the processes are slower by up to six standard deviations, without a note."""
     return normal(source, shape) + (source.random(shape) < 0.1) * source.uniform(0, 6, shape)
 
 
@@ -151,7 +151,7 @@ ONE_UNLIKE = ("one engine in modes", "one noisy engine")  # beside engines whose
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Counts of one run: works with a winner, wrong winners, and the mean number of heats of a case."""
+    """Works with a winner, wrong winners, and the mean number of heats of a case in one run."""
 
     named: int
     wrong: int
@@ -159,57 +159,60 @@ class Outcome:
 
 
 def simulated(cell: Cell, source: Generator) -> Outcome:
-    """One run, measured as `accelbench run` would and judged as `report` would."""
+    """Simulate one run with the schedule of `accelbench run` and the verdicts of `report`."""
     backends = len(cell.ratios)
     shape = (MOST, cell.works, backends)
     levels = np.tile(np.log(np.array(cell.ratios)), (cell.works, 1))
     levels[: cell.equal, 1] = levels[: cell.equal, 0]
     shared = source.normal(0, cell.common, (MOST, cell.works, 1))
-    logs = levels + shared + cell.own * NOISES[cell.noise](source, shape)
+    logs = levels + shared + cell.process_noise * NOISES[cell.noise](source, shape)
     cases = [[a_case(params={"m": w}, target=f"b{b}") for b in range(backends)] for w in range(cell.works)]
-    records = list(_measured(cell.policy, cases, logs))
+    records = list(_simulated_records(cell.policy, cases, logs))
     verdicts = judge_records(records, cell.policy)
     named = wrong = 0
     for work in range(cell.works):
-        found = verdicts[work_key(cases[work][0])]
-        if found.standing is Standing.WON and found.fastest:
+        verdict = verdicts[work_key(cases[work][0])]
+        if verdict.standing is Standing.WON and verdict.fastest:
             named += 1
             best = np.isclose(levels[work], levels[work].min())
-            wrong += best.sum() > 1 or found.fastest.case != cases[work][int(levels[work].argmin())]
+            wrong += best.sum() > 1 or verdict.fastest.case != cases[work][int(levels[work].argmin())]
     return Outcome(named, wrong, len(records) / (cell.works * backends))
 
 
-def _measured(policy: Policy, cases: Sequence[Sequence[Case]], logs: Array) -> Iterator[Record]:
+def _simulated_records(policy: Policy, cases: Sequence[Sequence[Case]], logs: Array) -> Iterator[Record]:
     flat = [case for work in cases for case in work]
     place = {case.id: (w, b) for w, work in enumerate(cases) for b, case in enumerate(work)}
-    made: list[Record] = []
+    records: list[Record] = []
     most = policy.rounds if policy.name == FIRST else policy.most_rounds or policy.rounds
     for number in range(min(most, len(logs))):
-        for case in cases_of_round(policy, number, flat, made, 0.0):
+        for case in cases_of_round(policy, number, flat, records, 0.0):
             step_s = 1e-3 * math.exp(float(logs[(number, *place[case.id])]))
             turn = Turn(cycle=0, began_s=0.0, ended_s=step_s, blocks=1, cpu_s=0.0)
             measurement = a_measurement(block_s=(step_s,), iterations=1, turns=(turn,))
-            made.append(a_record(measurement, case=case, round=number))
-    yield from made
+            records.append(a_record(measurement, case=case, round=number))
+    yield from records
 
 
 def line(cell: Cell, runs: int, seed: int = 7) -> str:
-    """A row of the table."""
+    """Return a row of the table."""
     source = np.random.default_rng(seed)
-    found = [simulated(cell, source) for _ in range(runs)]
-    named = sum(each.named for each in found) / (runs * cell.works)
-    any_wrong = sum(each.wrong > 0 for each in found) / runs
-    share = sum(each.wrong / max(each.named, 1) for each in found) / runs
-    rounds = [each.rounds for each in found]
+    outcomes = [simulated(cell, source) for _ in range(runs)]
+    named = sum(outcome.named for outcome in outcomes) / (runs * cell.works)
+    any_wrong = sum(outcome.wrong > 0 for outcome in outcomes) / runs
+    share = sum(outcome.wrong / max(outcome.named, 1) for outcome in outcomes) / runs
+    rounds = [outcome.rounds for outcome in outcomes]
     return f"| {cell.label} | {named:.1%} | {np.mean(rounds):.1f} | {any_wrong:.1%} | {share:.1%} |"
 
 
 def cells() -> Iterator[tuple[str, list[Cell]]]:
-    """Titles of tables, each with its cells."""
+    """Yield the title and the cells of each table."""
     four = (1.0, 1.15, 1.4, 2.0)
     leads = (1.03, 1.05, 1.1, 1.2)
-    power = [Cell(noise="normal", ratios=(1, lead, 1.4, 2), own=0.03) for lead in leads]
-    power += [Cell(noise="normal", ratios=four), Cell(noise="normal", ratios=(1, 1.3, 1.4, 2), own=0.08)]
+    power = [Cell(noise="normal", ratios=(1, lead, 1.4, 2), process_noise=0.03) for lead in leads]
+    power += [
+        Cell(noise="normal", ratios=four),
+        Cell(noise="normal", ratios=(1, 1.3, 1.4, 2), process_noise=0.08),
+    ]
     first, fixed = replace(QUICK, name=FIRST), with_rounds(QUICK, 3)
     yield "Power, the first look alone", [replace(cell, policy=first) for cell in power]
     yield "Power, three heats and never more", [replace(cell, policy=fixed) for cell in power]
@@ -217,7 +220,7 @@ def cells() -> Iterator[tuple[str, list[Cell]]]:
     yield (
         "Power under other noise",
         [
-            Cell(noise=noise, ratios=four, common=0.05, own=0.03)
+            Cell(noise=noise, ratios=four, common=0.05, process_noise=0.03)
             for noise in NOISES
             if noise not in ("normal", *ONE_UNLIKE)
         ],
@@ -242,7 +245,7 @@ def cells() -> Iterator[tuple[str, list[Cell]]]:
     yield (
         "The two in front are equal, and one of them varies unlike the others",
         [
-            Cell(noise=noise, ratios=(1.0, 1.0, 1.4, 2.0), works=works, equal=works, own=0.01)
+            Cell(noise=noise, ratios=(1.0, 1.0, 1.4, 2.0), works=works, equal=works, process_noise=0.01)
             for noise in ONE_UNLIKE
             for works in (4, 8, 30)
         ],
@@ -257,10 +260,16 @@ def cells() -> Iterator[tuple[str, list[Cell]]]:
     yield (
         "Heats that agree better than the least spread",
         [
-            *(Cell(noise="normal", ratios=(1, lead, 1.4, 2), own=0.01) for lead in leads[:3]),
+            *(Cell(noise="normal", ratios=(1, lead, 1.4, 2), process_noise=0.01) for lead in leads[:3]),
             *(
-                Cell(noise="normal", ratios=(1.0, 1.0, 1.4, 2.0), works=works, equal=works, own=own)
-                for own in (0.01, 0.02, 0.025)
+                Cell(
+                    noise="normal",
+                    ratios=(1.0, 1.0, 1.4, 2.0),
+                    works=works,
+                    equal=works,
+                    process_noise=process_noise,
+                )
+                for process_noise in (0.01, 0.02, 0.025)
                 for works in (1, 8)
             ),
         ],
@@ -275,7 +284,7 @@ def cells() -> Iterator[tuple[str, list[Cell]]]:
 
 
 def walks(policy: Policy, count: int = 200_000, seed: int = 7) -> float:
-    """How often a mean of normal values of a known variance reaches the level of any look, if it is 0."""
+    """Return how often a mean of normal values of known variance, 0, reaches the level at any look."""
     source = np.random.default_rng(seed)
     reached = np.zeros(count, bool)
     total = math.sqrt(policy.rounds) * source.standard_normal(count)

@@ -279,7 +279,7 @@ def test_equal_leaders_rarely_win(noise: str) -> None:
 @pytest.mark.parametrize("noise", ONE_UNLIKE)
 def test_noisy_engine_rarely_causes_a_wrong_winner(noise: str) -> None:
     source = np.random.default_rng(11)
-    cell = Cell(noise=noise, ratios=(1.0, 1.0, 1.4, 2.0), equal=8, own=0.01)
+    cell = Cell(noise=noise, ratios=(1.0, 1.0, 1.4, 2.0), equal=8, process_noise=0.01)
     assert sum(simulated(cell, source).wrong > 0 for _ in range(60)) / 60 <= highest_rate(ALPHA, 60)
 
 
