@@ -57,6 +57,11 @@ def test_every_link_resolves_and_every_page_is_reachable() -> None:
     assert reached == set(files)
 
 
+def test_a_trend_over_four_days_is_drawn_without_a_warning() -> None:
+    pages = [content for name, content in site_of(a_series(5)).items() if name.startswith("cases/")]
+    assert all(b"<img" in page for page in pages)
+
+
 def test_a_run_is_compared_with_the_latest_earlier_run_of_a_common_case() -> None:
     series = a_series(3)
     run = a_run(some_rounds(1e-3, 1e-3, 1e-3, case=a_case(workload="lstm")), id="20260102-100000-abcd",

@@ -395,7 +395,7 @@ def _point_positions(axes: Axes, trend: TrendLine) -> Sequence[float]:
     if times and not _crowded(times):
         from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
-        locator = AutoDateLocator(maxticks=TICKS)
+        locator = AutoDateLocator(minticks=3, maxticks=TICKS)  # 5, the default, fits no span of 4 days
         axes.xaxis.set_major_locator(locator)
         axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
         margin = max(0.04 * (times[-1] - times[0]), MIN_DAYS)
