@@ -63,7 +63,10 @@ def flip_all(root: Path, count: int) -> dict[str, Counter[str]]:
     }
     reads: dict[Path, Callable[[], Any]] = {**run_files, session: lambda: read_session(session)}
     names = {session: "baseline"}
-    return {names.get(path, path.name): flip_bits(path, read, count, source) for path, read in reads.items()}
+    return {
+        names.get(path, path.name): flip_bits(path, read_stored, count, source)
+        for path, read_stored in reads.items()
+    }
 
 
 def main(count: int) -> None:

@@ -1,8 +1,10 @@
-"""torch's images channels first or last: `python -m studies.torch_layouts THREADS [NAME …]`.
+"""Durations of torch's workloads on images with channels last, relative to channels first.
 
-Each workload is built twice by its own builder, and both are timed in turn; a ratio below 1 is for channels
-last. OMP_WAIT_POLICY=passive, so that waiting is no CPU time. In one thread torch computes 1 × 1 convolutions
-without oneDNN. `output/torch_layouts.md` is what it printed.
+    OMP_WAIT_POLICY=passive python -m studies.torch_layouts THREADS [NAME …]
+
+Builds each workload in both layouts and times them in turn. With a ratio below 1, channels last is faster.
+The passive policy keeps waiting threads out of the CPU time. In one thread, torch computes 1 × 1 convolutions
+without oneDNN. studies/output/torch_layouts.md has results for one and two threads.
 """
 
 from __future__ import annotations
@@ -40,24 +42,24 @@ DTYPES = (Dtype.FLOAT32, Dtype.BFLOAT16)
 ROUNDS = 9
 
 
-def built(work: Workload, dtype: Dtype, threads: int, *, channels_last: bool) -> Callable[[], object]:
-    """A step of the program, in the layout that is asked for."""
+def program_step(work: Workload, dtype: Dtype, threads: int, *, channels_last: bool) -> Callable[[], object]:
+    """Return a step of the workload in one layout."""
     session: Session = Torch().open("cpu", dtype, "eager", threads)
     session.channels_last = channels_last
     program: Program = Torch().program(session, work, work.arrays(Draw(dtype)))
     return lambda: program.step(*program.inputs)
 
 
-def compared(name: str, dtype: Dtype, threads: int) -> str:
-    """A row of the table."""
+def row(name: str, dtype: Dtype, threads: int) -> str:
+    """Return a row of the table."""
     work = EVERY[name](**SIZES[name])
-    ways = {str(last): built(work, dtype, threads, channels_last=last) for last in (False, True)}
-    blocks = alternated(ways, ROUNDS)
+    programs = {str(last): program_step(work, dtype, threads, channels_last=last) for last in (False, True)}
+    blocks = alternated(programs, ROUNDS)
     first, last = blocks["False"], blocks["True"]
-    wall = ratio([each.wall_s for each in last], [each.wall_s for each in first])
-    cpu = ratio([each.cpu_s for each in last], [each.cpu_s for each in first])
-    shown = " | ".join(f"{found:.2f} ± {100 * half:.0f} %" for found, half in (wall, cpu))
-    return f"| {name} | {dtype} | {shown} |"
+    wall = ratio([block.wall_s for block in last], [block.wall_s for block in first])
+    cpu = ratio([block.cpu_s for block in last], [block.cpu_s for block in first])
+    cells = " | ".join(f"{estimate:.2f} ± {100 * half:.0f} %" for estimate, half in (wall, cpu))
+    return f"| {name} | {dtype} | {cells} |"
 
 
 def main() -> None:
@@ -69,7 +71,7 @@ def main() -> None:
     print("| workload | dtype | ratio | CPU ratio |\n| --- | --- | ---: | ---: |")
     for name in names or SIZES:
         for dtype in DTYPES:
-            print(compared(name, dtype, threads), flush=True)
+            print(row(name, dtype, threads), flush=True)
 
 
 if __name__ == "__main__":
