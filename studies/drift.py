@@ -2,11 +2,11 @@
 
     python -m studies.drift [PAIRS] > studies/output/drift.txt
 
-Quiet runs have independent processes. In the other runs, the rounds differ in the same way for all cases: by
-a random walk of 2 % per run, or by independent shifts of 2 % per round. All processes have 1 % noise. The two
-runs of a comparison differ in nothing else, so every change is a false alarm. Columns named `shuffled` have
-the rounds of each case in random order, which hides the drift from the comparison. PAIRS (200) is the number
-of comparisons in each row. Ten times as many quiet runs are simulated.
+Quiet runs have independent processes. In the other runs, the rounds differ in the same way for all cases.
+They follow a random walk of 2 % per run, or have independent shifts of 2 % per round. All processes have 1 %
+noise. The two runs of a comparison differ in nothing else, so every change is a false alarm. Columns named
+`shuffled` have the rounds of each case in random order, which hides the drift from the comparison. PAIRS
+(200) is the number of comparisons in each row. Ten times as many quiet runs are simulated.
 """
 
 from __future__ import annotations

@@ -298,7 +298,7 @@ def walks(policy: Policy, count: int = 200_000, seed: int = 7) -> float:
 
 def main(runs: int, only: str = "") -> None:
     """Print the tables whose titles begin with `only`."""
-    print(f"Who is fastest: {runs} runs a row, `python -m studies.ranking {runs}`\n")
+    print(f"Named winners: {runs} runs a row, `python -m studies.ranking {runs}`\n")
     for title, rows in cells():
         if not title.startswith(only):
             continue
