@@ -1,6 +1,6 @@
 """Builders of valid objects: build one, override what matters."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -272,3 +272,21 @@ def a_hostile_run(text: str) -> Run:
         damaged=(text,),
         command=(text,),
     )
+
+
+def a_models_size(
+    params: Mapping[str, object], *, flops: int, inputs: Sequence[str] = ("float32[64]",)
+) -> dict[str, Any]:
+    """The part of a worker's description of a user's model that depends on its sizes."""
+    parameters = 2_000_000
+    cost = asdict(a_cost(flops=flops))
+    return {
+        "graph": {"flops": flops, "parameters": parameters, "constants": 0, "takes_images": False},
+        "size": {
+            "params": params,
+            "refused": dict.fromkeys(Dtype, ""),
+            "costs": dict.fromkeys(Dtype, cost),
+            "work_version": f"own:{flops}",
+            "model_facts": {"inputs": list(inputs), "outputs": ["float32[64]"], "parameters": parameters},
+        },
+    }

@@ -31,7 +31,7 @@ from benchbench.model.user_model import ModelSpec
 from benchbench.plan.rerun import Variant
 from benchbench.running.request import request
 from benchbench.running.sides import changed_defaults, check_comparable, heads, plan_sides
-from tests.factories import a_case, a_cost, a_left_out, a_probe, a_run, some_rounds
+from tests.factories import a_case, a_cost, a_left_out, a_models_size, a_probe, a_run, some_rounds
 from tests.rendering import rendered
 
 FACTS = ModelFacts(inputs=("float32[64,512]",), outputs=("float32[64,512]",), parameters=1000)
@@ -141,10 +141,8 @@ def a_model(
 
     def ask(job: Message) -> Answer:
         params = {**defaults, **(job["params"] or {})}
-        graph = {"digest": f"d{params['depth']}", "flops": 10 * params["depth"], "parameters": 5}
-        graph |= {"constants": 0, "floats": 1, "other_bytes": 0, "takes_images": False}
-        graph |= {"takes": list(inputs), "gives": ["float32[64]"], "data": ""}
-        facts = {"attribute": "Net", "is_default": True, "sizes": defaults, "graph": graph}
+        facts = {"attribute": "Net", "is_default": True, "sizes": defaults}
+        facts |= a_models_size(params, flops=10 * params["depth"], inputs=inputs)
         return Answer({"described": facts | {"model_sizes": ["depth"], "input_sizes": ["batch"]}})
 
     return user_models.describe([ModelSpec(folder="/here", module=name)], (), lambda kind: ask)[name]
@@ -260,6 +258,6 @@ def test_a_models_description_has_its_inputs_and_outputs(tmp_path: Path) -> None
         "def inputs(batch=2):\n"
         "    return torch.randn(batch, 3), torch.arange(batch)\n"
     )
-    graph = describe_model(ModelSpec(folder=str(tmp_path), file=str(tmp_path / "two.py")), None)["graph"]
-    assert graph["takes"] == ["float32[2,3]", "int64[2]"]
-    assert graph["gives"] == ["float32[2]", "float32[2,3]"]
+    size = describe_model(ModelSpec(folder=str(tmp_path), file=str(tmp_path / "two.py")), None)["size"]
+    assert size["model_facts"]["inputs"] == ("float32[2,3]", "int64[2]")
+    assert size["model_facts"]["outputs"] == ("float32[2]", "float32[2,3]")

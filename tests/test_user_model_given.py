@@ -139,7 +139,8 @@ def test_a_torch_module_computes_with_the_first_inputs_and_others_are_these_shuf
     with_file = with_inputs(spec, tmp_path, images)
     facts = the_sizes(with_file)
     assert facts["sizes"] == {"batch": 3, "width": 8}
-    assert facts["graph"]["digest"] == f"{the_graph_alone(with_file)}+inputs-{input_file.digest(with_file)}"
+    inputs = f"inputs-{input_file.digest(with_file)}"
+    assert facts["size"]["work_version"] == f"own:{the_graph_alone(with_file)}+{inputs}"
     model = model_workload(with_file, facts["sizes"])
     (first,) = model.input_arrays(Draw(Dtype.FLOAT64)).values()
     (second,) = model.input_arrays(Draw(Dtype.FLOAT64, renewed=lambda _: 1)).values()
@@ -178,7 +179,7 @@ def test_weights_as_they_are_equal_those_of_the_model(tmp_path: Path) -> None:
 
     spec = dataclasses.replace(parse_spec("convolutions.py", str(MODEL_FOLDER)), as_they_are=True)
     facts = the_sizes(spec)
-    assert facts["graph"]["digest"].endswith("+as-they-are")
+    assert facts["size"]["work_version"].endswith("+as-they-are")
     parameters = torch_module.tensors_of(torch_module.build(spec, facts["sizes"]))
     model: Any = model_workload(spec, facts["sizes"])
     weights = model.weights(Draw(Dtype.FLOAT32))

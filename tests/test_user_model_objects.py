@@ -58,7 +58,7 @@ def test_inputs_are_a_function_or_arrays() -> None:
     inputs_given = described_object((torch.randn(3, 8),))
     assert (function["sizes"], inputs_given["sizes"]) == ({"batch": 3}, {})
     assert function["graph"]["flops"] == inputs_given["graph"]["flops"] == 2 * 3 * 8 * 8
-    assert function["graph"]["digest"] == inputs_given["graph"]["digest"]
+    assert function["size"]["work_version"] == inputs_given["size"]["work_version"]
 
 
 def test_a_loss_makes_a_training_step() -> None:

@@ -14,7 +14,6 @@ import torch
 
 from benchbench import registry
 from benchbench.backends.torch import Torch
-from benchbench.launch.user_models import UserModelSize
 from benchbench.model.case import Dtype, Phase
 from benchbench.model.user_model import parse_spec
 from benchbench.worker import after_timing
@@ -252,7 +251,7 @@ def test_a_model_is_described_with_its_training_step() -> None:
     assert outputs["has_loss"]
     assert set(step["sizes"]) - set(outputs["sizes"]) == {"lr"}
     assert step["graph"]["flops"] > 2 * outputs["graph"]["flops"]
-    assert step["graph"]["digest"] != outputs["graph"]["digest"]
+    assert step["size"]["work_version"] != outputs["size"]["work_version"]
     assert describe_model(parse_spec("train_tagger.py", str(MODEL_FOLDER)), None)[
         "has_loss"
     ]  # its own loss is used
@@ -294,9 +293,7 @@ def test_another_learning_rate_is_another_work() -> None:
 
 
 def test_dtypes_that_cannot_train_are_refused() -> None:
-    adam = UserModelSize(
-        params={"optimizer": "adam"}, flops=1, floats=1, other_bytes=0, work_version="own:1", trains=True
-    )
+    adam = the_step("train_encoder", optimizer="adam")
     assert "averages" in adam.refuses(Dtype.BFLOAT16)
     assert "amp-bf16" in adam.refuses(Dtype.AMP_FP16)
     assert not adam.refuses(Dtype.AMP_BF16)

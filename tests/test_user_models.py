@@ -32,7 +32,7 @@ from benchbench.running.request import max_error, request
 from benchbench.store import codec
 from benchbench.worker.user_models import torch_module
 from benchbench.worker.user_models.source import ModelMistake
-from tests.factories import a_case, a_measurement, a_record, a_run
+from tests.factories import a_case, a_measurement, a_models_size, a_record, a_run
 from tests.program import accelbench, rows
 
 MODEL_FOLDER = Path(__file__).parent / "user_models"
@@ -255,12 +255,10 @@ def described_steps(
         batch = (job["params"] or {"batch": next(iter(graphs))})["batch"]
         if batch not in graphs:
             return Answer({"described": {"mistake": "no such batch"}})
-        sizes = {"digest": "d", "parameters": 2_000_000, "constants": 0, "floats": 1, "other_bytes": 0}
-        graph = {**sizes, "flops": graphs[batch], "takes_images": False}
-        graph |= {"takes": [f"float32[{batch}]"], "gives": [f"float32[{batch}]"]}
-        facts = {"attribute": "Net", "sizes": {"batch": batch, "depth": 2}, "is_default": True}
-        inputs = {"model_sizes": ["depth"], "input_sizes": ["batch"], "graph": graph, "has_loss": has_loss}
-        return Answer({"described": facts | inputs})
+        params = {"batch": batch, "depth": 2}
+        facts = {"attribute": "Net", "sizes": params, "is_default": True, "has_loss": has_loss}
+        facts |= {"model_sizes": ["depth"], "input_sizes": ["batch"]}
+        return Answer({"described": facts | a_models_size(params, flops=graphs[batch])})
 
     spec = ModelSpec(folder="/here", module=name)
     return user_models.describe([spec], names_taken, lambda kind: ask)

@@ -30,7 +30,7 @@ from benchbench.launch.user_files import (
     described_workloads,
     relative_path,
 )
-from benchbench.launch.user_models import TRAIN_SUFFIX, UserModel, UserModelSize, with_kind
+from benchbench.launch.user_models import TRAIN_SUFFIX, UserModel, with_kind
 from benchbench.model import user_model
 from benchbench.model.case import Scalar
 from benchbench.model.user_model import ModelSpec
@@ -40,7 +40,7 @@ from benchbench.workloads.base import Workload
 PATTERN_CHARACTERS = frozenset("*?[]")
 MISSPELT_CUTOFF = 0.85  # for `get_close_matches`: one wrong letter of seven
 WorkloadKind = type[Workload] | UserWorkload | UserModel  # without parameters
-SizedWorkload = Workload | UserWorkloadSize | UserModelSize  # with parameters
+SizedWorkload = Workload | UserWorkloadSize  # with parameters
 _models: dict[str, UserModel] = {}  # the described models by name
 # The models of checked-out revisions by name, or the mistake in a model's file.
 _revision_models: dict[UserCode, Mapping[str, UserModel | UsageError]] = {}

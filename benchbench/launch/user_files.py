@@ -9,7 +9,7 @@ import sys
 import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,12 +18,10 @@ import msgspec
 from benchbench import paths
 from benchbench.errors import UsageError, page
 from benchbench.format import visible
-from benchbench.launch.pool import WorkerPool
 from benchbench.launch.project import UserCode
 from benchbench.launch.transport import Answer, Message, RunJob
-from benchbench.launch.workers import REFERENCE
 from benchbench.model.case import Dtype, Phase, Scalar
-from benchbench.model.measurement import Cost
+from benchbench.model.measurement import Cost, ModelFacts
 from benchbench.model.placement import Strategy
 from benchbench.model.run import Settings
 
@@ -59,14 +57,33 @@ class _FileDescription(msgspec.Struct):
     refused: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserWorkloadSize:
+    """A user's workload or model at given parameters, as described by `worker.user_files.describe_size`."""
+
+    params: dict[str, Scalar]
+    refused: dict[Dtype, str]
+    costs: dict[Dtype, Cost | None]
+    multiplications_saved: float | None = None
+    backward_passes: int = 1
+    work_version: int | str = ""
+    model_facts: ModelFacts | None = None
+
+    def refuses(self, dtype: Dtype) -> str:
+        """Reason why no framework can compute it in `dtype`, or ""."""
+        return self.refused[dtype]
+
+    def cost(self, dtype: Dtype) -> Cost:
+        """FLOPs, bytes and items of one step. Raises UsageError for a refused dtype."""
+        if (cost := self.costs[dtype]) is None:
+            raise UsageError(self.refused[dtype])
+        return cost
+
+
 class _SizeDescription(msgspec.Struct):
     """A workload at given parameters; `refused`: why these parameters are refused."""
 
-    params: dict[str, Scalar] = {}
-    refused_dtypes: dict[Dtype, str] = {}
-    costs: dict[Dtype, Cost | None] = {}
-    multiplications_saved: float | None = None
-    backward_passes: int = 1
+    size: UserWorkloadSize | None = None
     refused: str = ""
     hint: str = ""
     mistakes: list[_Mistake] = []
@@ -78,27 +95,6 @@ class FileMistake:
 
     text: str
     stem: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class UserWorkloadSize:
-    """A user's workload at given parameters."""
-
-    params: dict[str, Scalar]
-    refused: dict[Dtype, str]
-    costs: dict[Dtype, Cost | None]
-    multiplications_saved: float | None
-    backward_passes: int
-
-    def refuses(self, dtype: Dtype) -> str:
-        """Reason why no framework can compute it in `dtype`, or ""."""
-        return self.refused[dtype]
-
-    def cost(self, dtype: Dtype) -> Cost:
-        """FLOPs, bytes and items of one step. Raises UsageError for a refused dtype."""
-        if (cost := self.costs[dtype]) is None:
-            raise UsageError(self.refused[dtype])
-        return cost
 
 
 class UserWorkload:
@@ -133,34 +129,33 @@ class UserWorkload:
 
     def _describe_at(self, params: tuple[tuple[str, Scalar], ...]) -> UserWorkloadSize:
         job = {"workload": self.name, "params": dict(params), "file": str(self._file)}
-        size = _describe(job, _SizeDescription, self._run_job)
-        if size.refused:
-            raise UsageError(size.refused, size.hint)
-        if size.mistakes:
-            raise UsageError(mistake_text(self._file, size.mistakes[0]), HINT)
-        return UserWorkloadSize(
-            params=size.params,
-            refused=size.refused_dtypes,
-            costs=size.costs,
-            multiplications_saved=size.multiplications_saved,
-            backward_passes=size.backward_passes,
-        )
+        description = _describe(job, _SizeDescription, self._run_job)
+        if description.size is None:
+            text = description.refused or mistake_text(self._file, description.mistakes[0])
+            raise UsageError(text, description.hint if description.refused else HINT)
+        return description.size
 
 
 class UserFilesProcess:
     """Runs jobs in a process that imports the user's files: started at the first job, replaced if it ends."""
 
     def __init__(self, code: UserCode, timeout_s: float = TIMEOUT_S) -> None:
-        self._pool = WorkerPool((), Settings(threads=1, timeout_s=timeout_s), sys.executable, code)
-        self._is_open = False
+        self._code = code
+        self._settings = Settings(threads=1, timeout_s=timeout_s)
+        self._run_job = cache(self._start)
 
     def __call__(self, job: Message) -> Answer:
-        if not self._is_open:
-            self._pool.__enter__()
-            self._is_open = True
-            # The finalizer also ends the process when this interpreter exits.
-            weakref.finalize(self, self._pool.__exit__, None, None, None)
-        return self._pool.run_job(job, REFERENCE.target)
+        return self._run_job()(job)
+
+    def _start(self) -> RunJob:
+        # Imported here, since most commands measure nothing and read no file of the user.
+        from benchbench.launch.pool import WorkerPool
+        from benchbench.launch.workers import REFERENCE
+
+        pool = WorkerPool((), self._settings, sys.executable, self._code).__enter__()
+        # The finalizer also ends the process when this interpreter exits.
+        weakref.finalize(self, pool.__exit__, None, None, None)
+        return partial(pool.run_job, target=REFERENCE.target)
 
 
 def _describe(job: Message, kind: type[T], run_job: RunJob) -> T:

@@ -10,7 +10,6 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import file_digest, sha256
 from pathlib import Path, PurePath
@@ -25,9 +24,10 @@ from benchbench.errors import UnreadableInput, UsageError
 from benchbench.format import quantity, visible
 from benchbench.launch.functions import imported_packages, module_file
 from benchbench.launch.transport import RunJob
+from benchbench.launch.user_files import UserWorkloadSize
 from benchbench.machine.environment import cache_folder
 from benchbench.model.case import STREAMS, Dtype, Phase, Scalar, streams_obstacle
-from benchbench.model.measurement import Cost, ModelFacts
+from benchbench.model.measurement import Cost
 from benchbench.model.placement import Strategy
 from benchbench.model.user_model import (
     DECODE,
@@ -40,12 +40,9 @@ from benchbench.model.user_model import (
     TORCH,
     ModelSpec,
     counted_items,
-    dtype_obstacle,
     parse_spec,
     relative,
 )
-from benchbench.workloads._optimizers import refuses_to_train
-from benchbench.workloads.base import NO_FLOAT8
 from benchbench.workloads.steps import DRAWS_TOLERATED
 
 PACKAGES: Mapping[str, tuple[str, ...]] = MappingProxyType(  # kind of model → packages that its file imports
@@ -66,27 +63,15 @@ STEP_MEANINGS = MappingProxyType(
 
 
 class _Graph(msgspec.Struct):
-    """The cost and interface of a step at given sizes; see `torch_graph.graph_of`."""
+    """The cost and interface of a step at the model's default sizes; see `torch_graph.graph_of`."""
 
-    digest: str
     flops: int
     parameters: int
     constants: int
-    floats: int
-    other_bytes: int
     takes_images: bool
-    takes: list[str]
-    gives: list[str]
-    data: str = ""
     dtype: str = ""  # dtype of the floats in the model's file; "" if the file has none
     weights_dtype: str = ""  # dtype of the weights of a new module, unless it is float32
     omits: str = ""  # operator at the end of an ONNX file that is left out
-
-    @property
-    def facts(self) -> ModelFacts:
-        return ModelFacts(
-            inputs=tuple(self.takes), outputs=tuple(self.gives), parameters=self.parameters, data=self.data
-        )
 
 
 class _Description(msgspec.Struct):
@@ -98,6 +83,7 @@ class _Description(msgspec.Struct):
     model_sizes: list[str] = []
     input_sizes: list[str] = []
     graph: _Graph | None = None
+    size: UserWorkloadSize | None = None
     import_s: float = 0.0
     can_be_preloaded: bool = False
     has_loss: bool = False
@@ -105,52 +91,6 @@ class _Description(msgspec.Struct):
     mistake: str = ""
     hint: str = ""
     line: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class UserModelSize:
-    """A user's model at given sizes.
-
-    `floats` and `other_bytes`: number of floats, and bytes of other elements, in all tensors that a step must
-    move. `facts` is None if the worker could not describe the model at these sizes. `multiplications_saved`
-    is None since convolutions are not counted.
-    """
-
-    params: dict[str, Scalar]
-    flops: int
-    floats: int
-    other_bytes: int
-    work_version: str
-    facts: ModelFacts | None = None
-    file_dtype: str = ""
-    trains: bool = False
-    step: str = ""
-    multiplications_saved: float | None = None
-    backward_passes: int = 0
-
-    def refuses(self, dtype: Dtype) -> str:
-        """Reason why no framework can compute it in `dtype`, or ""."""
-        if reason := streams_obstacle(self.params.get(BATCH), self.params.get(STREAMS, 1)):
-            return reason
-        if dtype is Dtype.INT8:
-            return "accelbench does not quantise user models"
-        if dtype is Dtype.FLOAT8:
-            return NO_FLOAT8
-        if self.trains and (reason := refuses_to_train(self.params, dtype)):
-            return reason
-        if dtype is Dtype.TF32 and not self.flops:
-            return f"{dtype} affects only products, and it has none"
-        return dtype_obstacle(self.file_dtype, dtype)
-
-    def cost(self, dtype: Dtype) -> Cost:
-        """FLOPs as counted by the framework, and the bytes of all tensors once, which is a lower bound."""
-        items, item = counted_items(self.step, self.params)
-        return Cost(
-            flops=self.flops,
-            bytes=self.floats * dtype.storage.itemsize + self.other_bytes,
-            items=items,
-            item=item,
-        )
 
 
 class UserModel:
@@ -163,9 +103,10 @@ class UserModel:
 
     def __init__(self, name: str, spec: ModelSpec, description: _Description, run_job: RunJob) -> None:
         assert description.graph
+        assert description.size
         self.name = self.__name__ = name
         self.spec = dataclasses.replace(spec, is_quiet=description.can_be_preloaded)
-        self.version = _version(spec, description.graph)
+        self.version = description.size.work_version
         self.phase = Phase.TRAIN if spec.trains else Phase.FORWARD
         self.summary = _signatures(description, {})
         self._description, self._graph, self._run_job = description, description.graph, run_job
@@ -259,27 +200,23 @@ class UserModel:
         reason = f"only engines that take a {self.kind.noun} can run it"
         return dict.fromkeys(others.difference(self.kind.frameworks), reason)
 
-    def __call__(self, **params: Scalar) -> UserModelSize:
+    def __call__(self, **params: Scalar) -> UserWorkloadSize:
         """The model at these sizes; without FLOPs and bytes if it cannot be described at them."""
-        all_params = {**self.fields(), **params}
-        streams = all_params.pop(STREAMS, 1)
-        description = self._description_at(tuple(all_params.items()))
-        if streams != 1:
-            all_params[STREAMS] = streams
-        if description is None:
-            return UserModelSize(params=all_params, flops=0, floats=0, other_bytes=0, work_version="")
-        assert description.graph
-        return UserModelSize(
-            params=all_params,
-            flops=description.graph.flops,
-            floats=description.graph.floats,
-            other_bytes=description.graph.other_bytes,
-            work_version=_version(self.spec, description.graph),
-            facts=description.graph.facts,
-            file_dtype=description.graph.dtype,
-            trains=self.spec.trains,
-            step=self.spec.step,
+        sizes = {**self.fields(), **params}
+        streams = sizes.pop(STREAMS, 1)
+        description = self._description_at(tuple(sizes.items()))
+        items, item = counted_items(self.spec.step, sizes)
+        unknown = Cost(flops=0, bytes=0, items=items, item=item)
+        size = UserWorkloadSize(
+            params=sizes, refused=dict.fromkeys(Dtype, ""), costs=dict.fromkeys(Dtype, unknown)
         )
+        if description and description.size:
+            size = description.size
+        if streams != 1:
+            size = dataclasses.replace(size, params={**sizes, STREAMS: streams})
+        if reason := streams_obstacle(sizes.get(BATCH), streams):
+            size = dataclasses.replace(size, refused=dict.fromkeys(Dtype, reason))
+        return size
 
     def _describe_at(self, params: tuple[tuple[str, Scalar], ...]) -> _Description | None:
         """Describe the model at these sizes; None if that fails: the case then runs and reports the error."""
@@ -289,10 +226,6 @@ class UserModel:
             return _describe(self.spec, dict(params), self._run_job)
         except UsageError:
             return None
-
-
-def _version(spec: ModelSpec, graph: _Graph) -> str:
-    return f"{KINDS[spec.kind].version}:{graph.digest}"
 
 
 def remember(spec: ModelSpec) -> None:
@@ -428,7 +361,7 @@ def _describe(spec: ModelSpec, params: Mapping[str, Scalar] | None, run_job: Run
         description = msgspec.convert(answer.reply["described"], _Description)
     except msgspec.ValidationError as error:
         raise UsageError(f"{spec.text}: the worker's answer cannot be read: {error}.") from error
-    if description.mistake or description.graph is None:
+    if description.mistake or description.graph is None or description.size is None:
         text = description.mistake
         if not text.startswith(spec.text):
             line = f", line {description.line}" if description.line else ""

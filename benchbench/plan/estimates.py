@@ -17,7 +17,6 @@ from benchbench.errors import UsageError
 from benchbench.launch import catalogue
 from benchbench.launch.catalogue import SizedWorkload, WorkloadKind
 from benchbench.launch.project import UserCode
-from benchbench.launch.user_models import UserModelSize
 from benchbench.model.case import Case, Dtype, Phase, Scalar
 from benchbench.model.device import DeviceClass, Probe, StartUp
 from benchbench.model.measurement import Cost
@@ -68,7 +67,7 @@ def planned_work(case: Case, code: UserCode | None = None) -> CaseDigest | None:
         rounds=(0,),
         cost=cost,
         workload_version=version,
-        model=work.facts if isinstance(work, UserModelSize) else None,
+        model=work.model_facts,
     )
 
 

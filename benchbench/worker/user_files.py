@@ -27,7 +27,8 @@ def describe_workloads(job: Message) -> Message:
     try:
         if "module" in job:
             return describe_module(import_module(job["module"]), file)
-        return describe_case(job["workload"], job["params"])
+        kind = registry.load_class(registry.WORKLOADS, job["workload"], Workload)  # type: ignore[type-abstract]
+        return {"size": describe_size(kind(**job["params"]))}
     except UsageError as error:
         return {"refused": str(error), "hint": error.hint}
     except SystemExit:
@@ -115,17 +116,19 @@ def describe_class(name: str, kind: type[Workload]) -> Message:
     }
 
 
-def describe_case(name: str, params: Message) -> Message:
-    """Parameters of a case and, by dtype, the cost of a step and the reason for a refusal."""
-    work = registry.load_class(registry.WORKLOADS, name, Workload)(**params)  # type: ignore[type-abstract]
+def describe_size(work: Workload) -> Message:
+    """A workload at its parameters: by dtype, the cost of a step and the reason for a refusal."""
     refused = {dtype: work.refuses(dtype) for dtype in Dtype}
     costs = {dtype: None if refused[dtype] else dataclasses.asdict(work.cost(dtype)) for dtype in Dtype}
+    facts = work.model_facts
     return {
         "params": work.params,
-        "refused_dtypes": refused,
+        "refused": refused,
         "costs": costs,
         "multiplications_saved": work.multiplications_saved,
         "backward_passes": work.backward_passes,
+        "work_version": work.work_version,
+        "model_facts": dataclasses.asdict(facts) if facts else None,
     }
 
 

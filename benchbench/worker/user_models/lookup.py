@@ -17,6 +17,7 @@ from benchbench.machine.kernel import thread_count
 from benchbench.model import user_model
 from benchbench.model.case import STREAMS, Dtype, Scalar
 from benchbench.model.user_model import JAX, KERAS, KIND_OF_FILE, ONNX, TORCH, ModelSpec
+from benchbench.worker.user_files import describe_size
 from benchbench.worker.user_models import input_file, jax_model, keras_model, torch_module
 from benchbench.worker.user_models.jax_model import JaxInference
 from benchbench.worker.user_models.keras_workload import KerasInference
@@ -91,7 +92,8 @@ def describe_model(spec: ModelSpec, params: Mapping[str, Scalar] | None) -> dict
         default_sizes = objective_of(spec).sizes(loaded.sizes) if spec.trains else loaded.sizes
         sizes = {**default_sizes, **(params or {})}
         input_file.check_size(spec, sizes)
-        graph = model_workload(spec, sizes).facts()
+        workload = model_workload(spec, sizes)
+        graph, size = workload.graph, describe_size(workload)
         has_loss = not spec.trains and defines_loss(spec, graph)
         has_own_inputs = spec.kind == TORCH and (loaded.inputs is not None or bool(spec.input))
     except ModelMistake as mistake:
@@ -111,6 +113,7 @@ def describe_model(spec: ModelSpec, params: Mapping[str, Scalar] | None) -> dict
         "has_loss": has_loss,
         "generates": bool(graph.get("generates")) and not has_own_inputs,
         "graph": {name: graph[name] for name in GRAPH_KEYS if name in graph},
+        "size": size,
         "import_s": import_s,
         # A Keras file may create tensors, which starts threads in some frameworks only, not in this one.
         "can_be_preloaded": spec.kind != KERAS and new_threads <= 0 and not _uses_gpu(),
@@ -139,10 +142,7 @@ GUARD_HINT = (
 # Transformers models that are given labels return their loss as a scalar output of this name.
 SCALAR_LOSS: tuple[str, list[int]] = (LOSS, [])
 # Keys of the graph's facts that are part of the description.
-GRAPH_KEYS = (
-    *("digest", "flops", "parameters", "constants", "floats", "other_bytes", "takes_images", "dtype"),
-    *("weights_dtype", "takes", "gives", "data", "omits"),
-)
+GRAPH_KEYS = ("flops", "parameters", "constants", "takes_images", "dtype", "weights_dtype", "omits")
 
 
 def _uses_gpu() -> bool:
