@@ -4,10 +4,10 @@
     python -m studies.wrong_engines > studies/output/wrong_engines.md
 
 Three models of `tests/user_models` run on a right engine and on three wrong ones. A wrong engine is torch's
-eager mode with a module that was changed after its weights were set. torch's comparison is
-`torch._dynamo.utils.same`, by which its own benchmarks decide, with its default tolerance and a float64 copy
-of the module. It compares the weights that the model's file draws, and those that accelbench draws. The
-stored output is of alma 0.3.7 and torch 2.13.
+eager mode with a module that was changed after its weights were set. The function
+`torch._dynamo.utils.same` is the comparison of torch's own benchmarks. It runs with its default tolerance and
+a float64 copy of the module, once with the weights that the model's file draws and once with accelbench's.
+The stored output is of alma 0.3.7 and torch 2.13.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Change = Callable[[Any], None]
 
 
 def no_change(module: Any) -> None:
-    """Leave the module as it is."""
+    """Change nothing, for the right engine."""
 
 
 def scale_epsilon(module: Any) -> None:
@@ -107,8 +107,8 @@ def alma_status(name: str, change: Change) -> str:
     option = importlib.import_module("alma.conversions.conversion_options").ConversionOption
     benchmark: Any = importlib.import_module("alma.benchmark.benchmark")
     select_forward = benchmark.select_forward_call_function
-    module, positional, named = load_model(name)
-    (tensor,) = (*positional, *named.values())
+    module, positional, by_name = load_model(name)
+    (tensor,) = (*positional, *by_name.values())
 
     def changed(model: Any, *arguments: Any) -> Any:
         change(model)
@@ -137,7 +137,7 @@ def torch_verdict(name: str, change: Change, module_with_weights: Any, dtype: An
     import torch
     from torch._dynamo.utils import same
 
-    module, positional, named = load_model(name)
+    module, positional, by_name = load_model(name)
     module = module if module_with_weights is None else module_with_weights
     changed = deepcopy(module)
     change(changed)
@@ -146,7 +146,7 @@ def torch_verdict(name: str, change: Change, module_with_weights: Any, dtype: An
         def cast(tensor: Any) -> Any:
             return tensor.to(compute_dtype) if tensor.is_floating_point() else tensor
 
-        named_inputs = {key: cast(value) for key, value in named.items()}
+        named_inputs = {key: cast(value) for key, value in by_name.items()}
         with torch.no_grad():
             return deepcopy(model).to(compute_dtype)(*map(cast, positional), **named_inputs)
 
