@@ -141,7 +141,9 @@ def case_lines(pairs: Sequence[tuple[Run, Run]]) -> Iterator[str]:
 
 
 def _step_s(processes: Sequence[Measurement]) -> tuple[float, float]:
-    return median([latency(one) for one in processes]), median([step_cpu(one) for one in processes])
+    return median([latency(process) for process in processes]), median(
+        [step_cpu(process) for process in processes]
+    )
 
 
 def _ratio_text(after: list[float], before: list[float]) -> str:

@@ -121,16 +121,16 @@ def kill_after(
 def faults_after(folder: Path, planned: CaseRounds, heat_size: int) -> Iterator[str]:
     """Faults of the store after a kill, and records of completed heats that are missing."""
     heats = sum(line.startswith(b"heat ") for line in stderr_path(folder).read_bytes().splitlines())
-    announced, stored = heat_size * heats, 0
+    announced, record_count = heat_size * heats, 0
     for path in run_folders(folder):
         run = runs.read_run(path)
         torn = [remark for remark in validate_path(path).remarks if "torn" in remark.text]
-        stored += len(run.records)
+        record_count += len(run.records)
         yield from ["unreadable line"] * (len(run.damaged) - len(torn))
         yield from ["not valid" for _ in validate_path(path).faults]
         yield from ["record of no planned case" for _ in measured_rounds(path) - planned]
         yield from ["heat kept in part"] * (len(run.records) % heat_size > 0)
-    yield from ["record lost"] * (announced - stored)
+    yield from ["record lost"] * (announced - record_count)
 
 
 def faults_at_the_end(folder: Path, before: bytes, planned: CaseRounds) -> Iterator[str]:
