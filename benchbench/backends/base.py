@@ -445,7 +445,7 @@ class Backend(ABC):
 
     @classmethod
     def name(cls) -> str:
-        """Name of the entry, which is that of its file."""
+        """Name of the entry: its file's name."""
         return cls.__module__.rpartition(".")[2]
 
     @classmethod

@@ -210,5 +210,5 @@ class Vectors(FunctionOperation):
         return self.computed(*(arrays[name][index[:, 0]].astype(float) for name in self.operands))
 
     def computed(self, *operands: Floats) -> Floats:
-        """Elements of the result from those of the operands, in float64; by default a copy."""
+        """Elements of the result in float64; by default a copy of the first operand."""
         return operands[0]

@@ -47,7 +47,7 @@ class _Exchange(Collective):
         """All ranks' results from all ranks' arrays, by operations of torch."""
 
     @abstractmethod
-    def lax(self, own: Any, axis: str) -> Any:
+    def lax(self, row: Any, axis: str) -> Any:
         """A rank's result in JAX. `axis`: name of the axis of devices."""
 
     def build_torch(self, context: DeviceContext, arrays: Arrays) -> Program:
@@ -124,10 +124,10 @@ class AllReduce(_Exchange):
     def spmd(self, x: Any) -> Any:
         return x.sum(0, keepdim=True).repeat(self.world, 1)
 
-    def lax(self, own: Any, axis: str) -> Any:
+    def lax(self, row: Any, axis: str) -> Any:
         import jax
 
-        return jax.lax.psum(own, axis)
+        return jax.lax.psum(row, axis)
 
     def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
         return in_replicas(context, self.stacked(arrays), lambda replica, own: replica.all_reduce("sum", own))
@@ -159,12 +159,12 @@ class Broadcast(_Exchange):
     def spmd(self, x: Any) -> Any:
         return x[:1].repeat(self.world, 1)
 
-    def lax(self, own: Any, axis: str) -> Any:
+    def lax(self, row: Any, axis: str) -> Any:
         """jax.lax.psum of the first row and of zeros, since jax.lax.pbroadcast is not on every device."""
         import jax
         import jax.numpy as jnp
 
-        return jax.lax.psum(jnp.where(jax.lax.axis_index(axis) == 0, own, 0), axis)
+        return jax.lax.psum(jnp.where(jax.lax.axis_index(axis) == 0, row, 0), axis)
 
 
 @dataclass(frozen=True)
@@ -240,11 +240,11 @@ class SendRecv(_Exchange):
     def spmd(self, x: Any) -> Any:
         return x[self.sources]
 
-    def lax(self, own: Any, axis: str) -> Any:
+    def lax(self, row: Any, axis: str) -> Any:
         import jax
 
         pairs = [(rank, self.target(rank)) for rank in range(self.world)]
-        return jax.lax.ppermute(own, axis, pairs)
+        return jax.lax.ppermute(row, axis, pairs)
 
 
 class _InParts(_Exchange):
@@ -297,10 +297,10 @@ class AllGather(_InParts):
     def spmd(self, x: Any) -> Any:
         return x.reshape(1, -1).repeat(self.world, 1)
 
-    def lax(self, own: Any, axis: str) -> Any:
+    def lax(self, row: Any, axis: str) -> Any:
         import jax
 
-        return jax.lax.all_gather(own, axis, tiled=True)
+        return jax.lax.all_gather(row, axis, tiled=True)
 
     def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
         return in_replicas(
@@ -334,10 +334,10 @@ class AllToAll(_InParts):
         parts = x.reshape(self.world, self.world, self.part)
         return parts.transpose(0, 1).reshape(self.world, self.size)
 
-    def lax(self, own: Any, axis: str) -> Any:
+    def lax(self, row: Any, axis: str) -> Any:
         import jax
 
-        return jax.lax.all_to_all(own, axis, split_axis=0, concat_axis=0, tiled=True)
+        return jax.lax.all_to_all(row, axis, split_axis=0, concat_axis=0, tiled=True)
 
 
 @dataclass(frozen=True)
@@ -368,10 +368,10 @@ class ReduceScatter(_InParts):
     def spmd(self, x: Any) -> Any:
         return x.sum(0).reshape(self.world, -1)
 
-    def lax(self, own: Any, axis: str) -> Any:
+    def lax(self, row: Any, axis: str) -> Any:
         import jax
 
-        return jax.lax.psum_scatter(own, axis, tiled=True)
+        return jax.lax.psum_scatter(row, axis, tiled=True)
 
 
 LATE_S, MOST_LATE = 0.2, 8
