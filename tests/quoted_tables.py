@@ -1,11 +1,11 @@
-"""Tables in docs/ that studies printed; `python -m tests.quoted_tables` updates them."""
+"""Copy tables from studies/output to docs/: `python -m tests.quoted_tables`."""
 
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-SHOWN = (  # noise, rounds: rows of studies/output/adaptive_rounds.md
+ROUNDS_ROWS = (  # noise and rounds of the rows to copy from studies/output/adaptive_rounds.md
     ("1 %", "`--rounds 5`"),
     ("3 %", "`--rounds 5`"),
     ("5 %", "`--rounds 5`"),
@@ -25,16 +25,16 @@ def cells(line: str) -> list[str]:
 
 
 def adaptive_rounds() -> Iterator[str]:
-    """Selected rows of the study."""
+    """Yield the rows of the study that docs/statistics.md shows."""
     yield "| noise | rounds | any called slower | intervals hold the truth | finds 5 % | 10 % |"
     yield "| --- | --- | ---: | ---: | ---: | ---: |"
     rows = {tuple(row[:2]): row[2:] for row in map(cells, lines("adaptive_rounds.md"))}
-    for noise, rounds in SHOWN:
+    for noise, rounds in ROUNDS_ROWS:
         yield f"| {noise} | {rounds} | {' | '.join(rows[noise, rounds])} |"
 
 
 def sessions_grid() -> Iterator[str]:
-    """Figures by the number of sessions and their differences, for five and ten sessions."""
+    """Yield the rows for five and ten sessions that differ by 2 % or 5 %, without the column `10 or 12`."""
     yield "| sessions | they differ by | second test | ends with 10 | finds 10 % | 20 % |"
     yield "| ---: | --- | --- | ---: | ---: | ---: |"
     for row in map(cells, lines("sessions.md")):
@@ -48,8 +48,8 @@ QUOTED: dict[tuple[str, str], Callable[[], list[str]]] = {  # page, marker
 }
 
 
-def renewed(text: str, marker: str, table: list[str]) -> str:
-    """A page with the table after `<!-- marker -->` replaced."""
+def replace_table(text: str, marker: str, table: list[str]) -> str:
+    """Replace the table after `<!-- marker -->` in the text of a page."""
     pattern = rf"(<!-- {re.escape(marker)} -->\n)(?:\|.*\n)*"
     assert len(re.findall(pattern, text)) == 1, marker
     return re.sub(pattern, lambda match: match[1] + "".join(f"{line}\n" for line in table), text)
@@ -58,4 +58,4 @@ def renewed(text: str, marker: str, table: list[str]) -> str:
 if __name__ == "__main__":
     for (page, marker), table in QUOTED.items():
         path = ROOT / f"docs/{page}.md"
-        path.write_text(renewed(path.read_text(), marker, table()))
+        path.write_text(replace_table(path.read_text(), marker, table()))

@@ -8,7 +8,7 @@ from benchbench import registry
 from benchbench.timing.policy import POLICIES, looks
 from benchbench.workloads.base import Workload
 from tests.quoted_numbers import DOCS, quoted, value_of
-from tests.quoted_tables import QUOTED, renewed
+from tests.quoted_tables import QUOTED, replace_table
 from tests.test_architecture import ROOT
 
 PAGES = {path.name: path.read_text() for path in sorted(DOCS.glob("*.md"))}
@@ -46,7 +46,7 @@ def test_quoted_lines_are_printed_by_the_study(page: str, study: str, lines: lis
 
 @pytest.mark.parametrize(("page", "marker"), QUOTED)
 def test_a_quoted_table_agrees_with_the_study(page: str, marker: str) -> None:
-    assert renewed(PAGES[f"{page}.md"], marker, QUOTED[page, marker]()) == PAGES[f"{page}.md"]
+    assert replace_table(PAGES[f"{page}.md"], marker, QUOTED[page, marker]()) == PAGES[f"{page}.md"]
 
 
 def test_the_table_of_presets_is_current() -> None:
