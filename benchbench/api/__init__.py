@@ -10,7 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from benchbench.api.comparisons import *  # noqa: F403 - the list of functions is below
+    from benchbench.api.bisecting import *  # noqa: F403 - the list of functions is below
+    from benchbench.api.comparisons import *  # noqa: F403
     from benchbench.api.machines import *  # noqa: F403
     from benchbench.api.measuring import *  # noqa: F403
     from benchbench.api.stored import *  # noqa: F403
@@ -19,7 +20,8 @@ MODULES = {  # module of this package → its functions
     "measuring": (
         *("check", "check_claim", "compare_ab", "dry_run", "measure", "measure_ab", "run", "run_model"),
     ),
-    "comparisons": ("bisect", "compare", "compare_profiles", "hardware", "history"),
+    "bisecting": ("bisect",),
+    "comparisons": ("compare", "compare_profiles", "hardware", "history"),
     "machines": (
         *("create_environment", "devices", "doctor", "fleet", "list_environments", "measure_ceilings"),
         "remove_environments",
