@@ -290,10 +290,10 @@ def check_claim(
     arguments are those of `measure_ab`. Raises UsageError, CannotWrite.
     """
     claimed = claimed_speedup(speedup)
-    chosen = requested_options(check_claim, (), keywords, options)
-    if chosen.preset is None and chosen.rounds is None:
-        chosen = replace(chosen, rounds=CLAIM_HEATS)
-    claim_terms = terms(chosen, DEFAULT_PRESET)
+    claim_options = requested_options(check_claim, (), keywords, options)
+    if claim_options.preset is None and claim_options.rounds is None:
+        claim_options = replace(claim_options, rounds=CLAIM_HEATS)
+    claim_terms = terms(claim_options, DEFAULT_PRESET)
     if isinstance(ref, str) and isinstance(new, str) and names_model(ref) and names_model(new):
         if args or setup is not None:
             raise UsageError("Model files have their own inputs.", "Leave out setup and arguments.")

@@ -222,8 +222,8 @@ def mean_log(days: Days, assumed: float) -> LogEstimate:
     if not days:
         raise ValueError("no day")
     count, day_values = len(days), day_means(days)
-    own = deviation(day_values) ** 2 if count > 1 else 0.0
-    variance_between, degrees_between = variance_between_days(own, count, assumed)
+    day_variance = deviation(day_values) ** 2 if count > 1 else 0.0
+    variance_between, degrees_between = variance_between_days(day_variance, count, assumed)
     process_variance, degrees = pooled_variance(days)
     process_square = process_variance * sum(1 / len(day) for day in days) / count**2
     square = max(variance_between / count, MIN_DEVIATION**2)

@@ -191,13 +191,13 @@ def _rival_mark(rival: Rival, label: str) -> Mark:
 
 def _coverage_table(rows: Sequence[Row]) -> Table:
     """Table of case counts by status for each target and device, with the reasons for missing speeds."""
-    places = dict.fromkeys((row.case.target, row.case.device) for row in rows)
+    devices = dict.fromkeys((row.case.target, row.case.device) for row in rows)
     statuses = [status for status in Status if any(row.status is status for row in rows)]
     lines: list[dict[str, Cell]] = []
-    for target, device in places:
-        place_rows = [row for row in rows if (row.case.target, row.case.device) == (target, device)]
-        counts = Counter(row.status for row in place_rows)
-        reasons = Counter(why_no_speed(row) for row in place_rows if latency_s(row) is None)
+    for target, device in devices:
+        device_rows = [row for row in rows if (row.case.target, row.case.device) == (target, device)]
+        counts = Counter(row.status for row in device_rows)
+        reasons = Counter(why_no_speed(row) for row in device_rows if latency_s(row) is None)
         reasons_text = [
             text if count == 1 else f"{text} ({count} cases)" for text, count in reasons.most_common()
         ]

@@ -76,8 +76,8 @@ def session_deviation(
     if not (new and days and all(days)):
         raise ValueError("a session without a value")
     count, day_values = len(days), day_means(days)
-    own = deviation(day_values) ** 2 if count > 1 else 0.0
-    between_days, degrees_between = variance_between_days(own, count, assumed, shared)
+    day_variance = deviation(day_values) ** 2 if count > 1 else 0.0
+    between_days, degrees_between = variance_between_days(day_variance, count, assumed, shared)
     variance, degrees = pooled_variance([*days, new])
     process_variance = max(variance, MIN_DEVIATION**2) if degrees else 0.0
     session_square = between_days * (1 + 1 / count)
@@ -85,7 +85,7 @@ def session_deviation(
     error = math.sqrt(max(session_square, process_square))
     return SessionDeviation(
         difference=Difference(mean(new) - mean(day_values), error, degrees_between),
-        spread=math.sqrt(own) if count > 1 else None,
+        spread=math.sqrt(day_variance) if count > 1 else None,
         days=count,
         predicted_deviation=math.sqrt(between_days),
         own_variance=process_variance / len(new),

@@ -76,8 +76,8 @@ def _detectable_change(test: CaseTest, family: Family) -> float:
     if family.interleaved:  # the first test flags by the difference alone
         return detectable_against_sessions(test.margin, error, degrees, 1 / 2, POWER ** (1 / 2))
     own_variance = test.deviation.own_variance if test.deviation else 0.0
-    own = min(own_variance / error**2, 1.0)
-    power = POWER ** (1 / (1 + own)) if family.confirmed else POWER
+    share = min(own_variance / error**2, 1.0)
+    power = POWER ** (1 / (1 + share)) if family.confirmed else POWER
     return detectable_against_sessions(test.margin, error, degrees, family.level, power)
 
 

@@ -248,11 +248,11 @@ class CycleWatch:
 
     def other_cores(self, case_cpu_s: float) -> float | None:
         """Cores since the last call; None if not known. `case_cpu_s`: CPU seconds that the cases used."""
-        (began, before, own), (now, after, own_now) = self._last, self._now()
-        self._last = now, after, own_now
+        (began, before, began_cpu_s), (now, after, now_cpu_s) = self._last, self._now()
+        self._last = now, after, now_cpu_s
         if before is None or after is None or now <= began:
             return None
-        busy_s = after.busy_s - before.busy_s - case_cpu_s - (own_now - own)
+        busy_s = after.busy_s - before.busy_s - case_cpu_s - (now_cpu_s - began_cpu_s)
         return max(busy_s + after.steal_s - before.steal_s, 0.0) / (now - began)
 
 

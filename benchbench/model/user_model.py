@@ -122,9 +122,9 @@ class ModelSpec:
         return f"{name}:{self.attribute}" if self.attribute else name
 
 
-def classes_imported(places: Sequence[tuple[str, str]]) -> tuple[type, ...]:
+def classes_imported(paths: Sequence[tuple[str, str]]) -> tuple[type, ...]:
     """Classes by module and name, for those modules that this process has imported."""
-    return tuple(getattr(sys.modules[module], name) for module, name in places if module in sys.modules)
+    return tuple(getattr(sys.modules[module], name) for module, name in paths if module in sys.modules)
 
 
 def dtype_obstacle(file_dtype: str, dtype: str) -> str:

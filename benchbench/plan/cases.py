@@ -512,9 +512,9 @@ class Support:
 
 def support(name: str, workload: WorkloadKind, backend_name: str) -> Support:
     """Support of a workload by a backend, from the rules of `plan`. No framework is imported."""
-    places = [(DeviceClass.CPU, "cpu", ""), (DeviceClass.ACCELERATOR, "gpu", "with a GPU or TPU")]
+    devices = [(DeviceClass.CPU, "cpu", ""), (DeviceClass.ACCELERATOR, "gpu", "with a GPU or TPU")]
     reason = ""
-    for device_class, device_name, condition in places:
+    for device_class, device_name, condition in devices:
         device = Device(name=device_name, device_class=device_class, model="")
         obstacle = _default_obstacle(name, workload, backend_name, device, {})
         if obstacle:

@@ -119,8 +119,12 @@ class Update(Training):
             return parameters[-1].detach()
 
         def state() -> dict[str, Any]:
-            kept = {name: update.state[p] for name, p in weights.items()}
-            return {f"{n} ({slot})": own[key] for n, own in kept.items() for slot, key in rule.slots.items()}
+            states = {name: update.state[parameter] for name, parameter in weights.items()}
+            return {
+                f"{name} ({slot})": values[key]
+                for name, values in states.items()
+                for slot, key in rule.slots.items()
+            }
 
         return Program(
             step,
@@ -220,4 +224,4 @@ def _gradient(name: str) -> str:
 
 
 def _named(slots: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    return {f"{name} ({slot})": value for name, own in slots.items() for slot, value in own.items()}
+    return {f"{name} ({slot})": value for name, values in slots.items() for slot, value in values.items()}

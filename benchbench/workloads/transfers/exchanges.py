@@ -130,7 +130,7 @@ class AllReduce(_Exchange):
         return jax.lax.psum(row, axis)
 
     def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
-        return in_replicas(context, self.stacked(arrays), lambda replica, own: replica.all_reduce("sum", own))
+        return in_replicas(context, self.stacked(arrays), lambda replica, row: replica.all_reduce("sum", row))
 
 
 @dataclass(frozen=True)
@@ -304,7 +304,7 @@ class AllGather(_InParts):
 
     def build_tensorflow(self, context: DeviceContext, arrays: Arrays) -> Program:
         return in_replicas(
-            context, self.stacked(arrays), lambda replica, own: replica.all_gather(own, axis=0)
+            context, self.stacked(arrays), lambda replica, row: replica.all_gather(row, axis=0)
         )
 
 
