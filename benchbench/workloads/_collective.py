@@ -31,7 +31,7 @@ class BetweenRanks(Operation):
 
     @classmethod
     def strategies(cls, framework: str) -> Sequence[Strategy]:
-        """Each rank has its own array."""
+        """The collective strategy, in which each rank has its own array; none for frameworks that lack it."""
         return (Strategy.COLLECTIVE,) if framework in cls.frameworks() else ()
 
     @property

@@ -85,7 +85,7 @@ class BertBase(Network):
         )
 
     def layers(self) -> list[Layer]:
-        """Embeddings are summed before the first norm."""
+        """The layers in order, for weights and cost. Embeddings are summed before the first norm."""
         return list(self._layers())
 
     def _layers(self) -> Iterator[Layer]:
