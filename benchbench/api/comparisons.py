@@ -1,4 +1,4 @@
-"""Functions that compare: stored runs, machines, and the versions of a framework or of code."""
+"""Functions that compare stored runs: two runs, all runs over time, and machines."""
 
 from __future__ import annotations
 
@@ -16,10 +16,7 @@ from benchbench.judging import comparison
 from benchbench.judging.comparison import THRESHOLD, Comparison, SessionSpread, valid_threshold
 from benchbench.judging.series import Trend, trends
 from benchbench.model.device import Machine
-from benchbench.model.options import (
-    Names,
-    several,
-)
+from benchbench.model.options import Names, several
 from benchbench.model.run import Run
 from benchbench.running.observer import RunObserver
 from benchbench.store import runs, selectors

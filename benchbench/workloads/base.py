@@ -198,6 +198,12 @@ class Workload(ABC):
         """Reason why no framework can compute it in `dtype`, or ""."""
         return NO_FLOAT8 if dtype is Dtype.FLOAT8 and not self.multiplies_float8 else ""
 
+    def lacks_products_for(self, dtype: Dtype) -> str:
+        """Reason against TF32 and int8 without products, where they would be float32 under another name."""
+        if dtype in (Dtype.TF32, Dtype.INT8) and not self.cost(dtype).flops:
+            return f"{dtype} affects only products, and it has none"
+        return ""
+
     @abstractmethod
     def tiny(self) -> Self:
         """The same computation at the smallest size that takes every path."""
@@ -232,10 +238,8 @@ class Operation(Workload):
     differentiated: ClassVar[bool] = False  # whether its program is differentiated
 
     def refuses(self, dtype: Dtype) -> str:
-        """Also refuse TF32 and int8 without products, where they would be float32 under another name."""
-        if dtype in (Dtype.TF32, Dtype.INT8) and not self.cost(dtype).flops:
-            return f"{dtype} affects only products, and it has none"
-        return super().refuses(dtype)
+        """Also refuse TF32 and int8 without products."""
+        return self.lacks_products_for(dtype) or super().refuses(dtype)
 
     samples_apart: ClassVar[bool] = False  # whether an output row depends only on the same row of the inputs
 

@@ -176,9 +176,7 @@ class ModelTraining(TorchWorkload, Training):
 
     def refuses(self, dtype: Dtype) -> str:
         """Reason why the step cannot run in the dtype, including limits of the default optimizer."""
-        if dtype is Dtype.TF32 and not self.graph["flops"]:
-            return f"{dtype} affects only products, and it has none"
-        return super().refuses(dtype) or refuses_to_train(self.sizes, dtype)
+        return super().refuses(dtype) or self.lacks_products_for(dtype) or refuses_to_train(self.sizes, dtype)
 
     def small(self) -> Self:
         return replace(self.tiny(), drops=False)

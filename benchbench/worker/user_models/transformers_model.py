@@ -224,7 +224,9 @@ def _unread_rows(module: Any, tokens: int) -> int:
 def _unread_experts(module: Any) -> int:
     """Parameters of all experts but those of one token. The first of three axes is that of experts."""
     chosen = _chosen_experts(module.model.config)
-    return chosen and sum(
+    if not chosen:
+        return 0
+    return sum(
         parameter[chosen:].numel()
         for part in module.modules()
         for parameter in part.parameters(recurse=False)
