@@ -1,9 +1,12 @@
-"""Power of checks and comparisons at the minimum detectable effect (MDE) that they print.
+"""Power of checks and comparisons at the minimum detectable effect (MDE), and verdicts of interleaved checks.
 
     python -m studies.sizes [SUITES] > studies/output/sizes.md
 
 Simulates suites, in which a pilot comparison or check prints the MDE. A second one meets a change of exactly
 that size. Prints the share of suites in which accelbench calls the change slower, which should be about 80 %.
+
+A second table has the verdicts of interleaved checks on one case with a known change; the other cases of its
+suite are unchanged.
 """
 
 import sys
@@ -62,6 +65,36 @@ def called_interleaved(source: Source, noise: float, processes: int, cases: int,
     return check.findings[0].verdict is Verdict.SLOWER
 
 
+def interleaved_verdicts(noise: float, cases: int, change: float, confirm: bool, count: int) -> list[Verdict]:
+    """Verdicts on a case with a known change, in interleaved checks of five processes a side."""
+    source = np.random.default_rng([cases, int(1000 * noise)])
+    verdicts = []
+    for _ in range(count):
+        medians = np.exp(noise * source.standard_normal((4, cases, 5)))
+        medians[[1, 3], 0] *= 1 + change
+        again = Confirmation(ref=a_session(medians[2]), new=a_session(medians[3]))
+        policy = POLICY if confirm else one_stage()
+        check = check_interleaved(*sides(medians[0], medians[1]), policy, again if confirm else None)
+        verdicts.append(check.findings[0].verdict)
+    return verdicts
+
+
+def print_verdicts(count: int) -> None:
+    print("\n| check interleaved | noise | cases | change | slower | same | undecided |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    for confirm in (True, False):
+        for cases in (1, CASES):
+            for noise in (0.02, 0.03):
+                for change in (0.0, 0.05, 0.1):
+                    verdicts = interleaved_verdicts(noise, cases, change, confirm, count)
+                    shares = " | ".join(
+                        f"{100 * verdicts.count(verdict) / count:.0f} %"
+                        for verdict in (Verdict.SLOWER, Verdict.SAME, Verdict.INCONCLUSIVE)
+                    )
+                    stages = "two tests" if confirm else "one test"
+                    print(f"| {stages} | {noise:.0%} | {cases} | {change:.0%} | {shares} |", flush=True)
+
+
 def one_stage() -> GatePolicy:
     return replace(POLICY, confirm=False)
 
@@ -100,6 +133,7 @@ def row(command: str, noise: float, number: int, cases: int, count: int, called:
 
 def main(count: int) -> None:
     visible(2 * count)
+    print_verdicts(2 * count)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from benchbench.judging.check import (
     Ending,
     GateResult,
     MissingRecords,
+    check_interleaved,
     decide,
     decided_count,
     endings,
@@ -449,6 +450,36 @@ def test_interleaved_second_tests_are_adjusted_for_the_flagged_cases_alone() -> 
     assert (first(flagged).family, second.family) == (2, 1)
     assert second.p_holm == pytest.approx(2 * second.p)
     assert flagged.stopped_by == ("precision", "time")
+
+
+@pytest.mark.parametrize(
+    ("factors", "second_factors", "verdict"),
+    [
+        ((0.97, 1.08, 1.01), (1.0, 1.001, 0.999), Verdict.SAME),
+        ((0.97, 1.08, 1.01), (1.1, 1.101, 1.099), Verdict.SLOWER),
+        ((0.97, 1.08, 1.01), (0.97, 1.08, 1.01), Verdict.INCONCLUSIVE),
+        ((0.92, 1.1, 1.22), (1.0, 1.001, 0.999), Verdict.SAME),  # worse than the threshold
+    ],
+)
+def test_an_undecided_case_is_measured_again(
+    factors: Sequence[float], second_factors: Sequence[float], verdict: Verdict
+) -> None:
+    partner = Partner(label="", run="REF", cases={a_case().id: a_case().id})
+    ref = a_digest([(a_case(), [1e-3] * 3)], id="REF")
+    new = a_digest([(a_case(), [1e-3 * factor for factor in factors])], id="NEW", partner=partner)
+    undecided = check_interleaved(ref, new, RULES)
+    assert (undecided.flagged, undecided.repeated) == ([], [a_case().id])
+    assert only(undecided).verdict is Verdict.INCONCLUSIVE
+    assert not check_interleaved(ref, new, ONE_STAGE).repeated
+    second = interleaved([1e-3] * 3, [1e-3 * factor for factor in second_factors])
+    assert only(check_interleaved(ref, new, RULES, second)).verdict is verdict
+
+
+def test_a_case_undecided_by_stored_sessions_is_measured_again_with_their_code_only() -> None:
+    sessions, new = a_baseline(), a_digest([(a_case(), [0.85e-3, 1.1e-3, 1.17e-3])], id="NEW")
+    assert only(decide(sessions, new, RULES)).verdict is Verdict.INCONCLUSIVE
+    assert not decide(sessions, new, RULES).repeated
+    assert decide(sessions, new, replace(RULES, interleaved=True)).repeated == [a_case().id]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Check of a run from start to end, and the acceptance of a run into a baseline.
 
-A check compares with the baseline, measures flagged cases again, and decides.
+A check compares with the baseline, measures flagged and undecided cases again, and decides.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def _policy(options: CheckOptions, project: config.Config) -> GatePolicy:
 
 @dataclass(frozen=True, slots=True)
 class _Check:
-    """First test of a run, and the second test of the flagged cases.
+    """First test of a run, and the second test of flagged and undecided cases.
 
     `settings_revision`: the revision of `project`; empty for the working tree.
     """
@@ -146,8 +146,8 @@ class _Check:
         policy = replace(policy, thresholds=self._thresholds(run, policy), interleaved=sides is not None)
         new = self._of_suites(digest(run))
         result = decide(sessions, new, policy)
-        if result.flagged:
-            confirmation = self._measure_flagged(result, sides)
+        if result.repeated:
+            confirmation = self._measure_again(result, sides)
             if confirmation is None:
                 policy = replace(policy, confirm=False, interleaved=False)
                 has_functions = any(case.is_call for case in run.info.plan)
@@ -161,9 +161,9 @@ class _Check:
         policy = replace(policy, thresholds=self._thresholds(new_run, policy))
         ref, new = digest(ref_run), digest(new_run)
         first = check_interleaved(ref, new, policy)
-        if not first.flagged:
+        if not first.repeated:
             return CheckedRun(baseline="", result=first, run=new_run)
-        confirmation = self._measure_flagged(first, sides)
+        confirmation = self._measure_again(first, sides)
         return CheckedRun(baseline="", result=check_interleaved(ref, new, policy, confirmation), run=new_run)
 
     def _sessions_and_run(self, name: str, sides: tuple[Variant, Variant] | None) -> tuple[list[Digest], Run]:
@@ -227,21 +227,20 @@ class _Check:
             policy=policy, settings=settings, seed=None, command=measure.command, wait_s=measure.wait_s
         )
 
-    def _measure_flagged(
-        self, first: GateResult, sides: tuple[Variant, Variant] | None
-    ) -> Confirmation | None:
-        """Flagged cases measured again, interleaved with `sides` if given.
+    def _measure_again(self, first: GateResult, sides: tuple[Variant, Variant] | None) -> Confirmation | None:
+        """Flagged and undecided cases measured again, interleaved with `sides` if given.
 
         None if the run is of another machine or has functions of the user.
         """
         new = first.new
-        cases = [case for name in first.flagged if (case := new.cases[name].case)]
+        cases = [case for name in first.repeated if (case := new.cases[name].case)]
         if not same_hardware(machine(), new.machine) or any(case.is_call for case in cases):
             return None
-        names = ", ".join(case.id for case in cases)
-        self.observer.note(f"{len(cases)} flagged, measuring again: {names}")
+        counts = {"flagged": len(first.flagged), "undecided": len(first.repeated) - len(first.flagged)}
+        text = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+        self.observer.note(f"{text}, measuring again: {', '.join(case.id for case in cases)}")
         terms = self._terms(new, max(new.policy.rounds, MIN_PROCESSES))
-        folder = self.options.results / runs.RUNS / new.id  # or `latest` would be a run of flagged cases only
+        folder = self.options.results / runs.RUNS / new.id  # or `latest` would be a run of these cases only
         pythons = self.options.measure.pythons
         if sides is None:
             return Confirmation(new=digest(measure_cases(cases, terms, pythons, folder, self.observer)))

@@ -110,7 +110,8 @@ def decide(
 
     The first test flags a case with a one-sided p < 0.05 and an estimate worse than its threshold. The second
     test uses only the processes of `confirmation`. Interleaved with the baseline's code they are a new
-    experiment, and Holm's family is the flagged cases. Against stored sessions both tests share the hour and
+    experiment: undecided cases are measured again too, and Holm's family is the flagged cases or, for an
+    undecided case, all cases measured again. Against stored sessions both tests share the hour and
     the sessions, so the family is every test of the check, and with fewer than five sessions, or outlying
     ones, a case is provisional at most (docs/checking.md). Without a confirmation, flagged cases are
     inconclusive unless the `policy` has one test only.
@@ -141,20 +142,25 @@ def _gate_result(
     size, confirmed = family_size(tests), policy.confirm
     family = family_of(size, stored=not interleaved, confirmed=confirmed, interleaved=policy.interleaved)
     first_results = adjusted_results(tests, family)
-    flagged = [test for test in tests if _is_flagged(test, first_results.get(test.match.key), policy)]
-    pending = {test.match.key for test in flagged}
-    unflagged = [test for test in tests if test.match.key not in pending]
-    second = second_tests(flagged, new, confirmation, policy, unflagged) if confirmation else []
+    flagged, undecided = set[tuple[str, str]](), set[tuple[str, str]]()
+    for test in tests:
+        if _is_flagged(test, first := first_results.get(test.match.key), policy):
+            flagged.add(test.match.key)
+        elif _is_measured_again_undecided(test, first, policy, family):
+            undecided.add(test.match.key)
+    repeated = [test for test in tests if test.match.key in flagged | undecided]
+    others = [test for test in tests if test.match.key not in flagged | undecided]
+    second = second_tests(repeated, new, confirmation, policy, others) if confirmation else []
     second_by_key = {test.match.key: test for test in second}
-    second_family = family
-    if confirmation and confirmation.ref:  # a new experiment
-        second_family = replace(family, size=family_size(second), min_size=1)
-    second_results = adjusted_results(second, second_family)
+    if confirmation and confirmation.ref:
+        second_results = _results_of_new_pairs(second, flagged, family)
+    else:
+        second_results = adjusted_results(second, family)
     findings = []
     for test in tests:
         key = test.match.key
         first, second_result = first_results.get(key), second_results.get(key)
-        findings.append(_finding(test, first, key in pending, second_by_key.get(key), second_result, family))
+        findings.append(_finding(test, first, key in flagged, second_by_key.get(key), second_result, family))
     return GateResult(
         sessions=tuple(sessions),
         new=new,
@@ -166,8 +172,26 @@ def _gate_result(
         tested=sum(case != TOGETHER for case, _ in first_results),
         changes=tuple(run_changes(sessions[-1], new)),
         unused_thresholds=_unused_thresholds(policy.thresholds, tests),
+        undecided=tuple(dict.fromkeys(test.match.case for test in repeated if test.match.key in undecided)),
         interleaved=interleaved,
     )
+
+
+def _results_of_new_pairs(
+    second: Sequence[CaseTest], flagged: set[tuple[str, str]], family: Family
+) -> dict[tuple[str, str], TestResult]:
+    """Results of the second tests, if they are a new experiment with the baseline's code.
+
+    Flagged cases are a family of their own, so that undecided ones do not cost them power. For an undecided
+    case the family is all cases measured again.
+    """
+    flagged_tests = [test for test in second if test.match.key in flagged]
+    undecided_tests = [test for test in second if test.match.key not in flagged]
+    flagged_family = replace(family, size=family_size(flagged_tests), min_size=1)
+    return {
+        **adjusted_results(flagged_tests, flagged_family),
+        **adjusted_results(undecided_tests, replace(flagged_family, size=family_size(second))),
+    }
 
 
 def _is_flagged(test: CaseTest, first: TestResult | None, policy: GatePolicy) -> bool:
@@ -178,6 +202,15 @@ def _is_flagged(test: CaseTest, first: TestResult | None, policy: GatePolicy) ->
     if first is None or not policy.confirm or test.worsening.mid < test.margin:
         return False
     return first.p < ALPHA or (test.deviation is not None and policy.interleaved)
+
+
+def _is_measured_again_undecided(
+    test: CaseTest, first: TestResult | None, policy: GatePolicy, family: Family
+) -> bool:
+    """True if the first test decides nothing and a second one can be a new experiment with the code."""
+    if first is None or test.is_together or not (policy.confirm and policy.interleaved):
+        return False
+    return _verdict_of(test, first, family)[0] is Verdict.INCONCLUSIVE
 
 
 def _finding(
@@ -244,21 +277,23 @@ def reach_verdict(
     confirmation: TestResult | None,
     family: Family,
 ) -> tuple[Verdict, str]:
-    """Verdict of a case with its reason: from the second test if the case was flagged, else the first."""
+    """Verdict of a case with its reason: from the second test if there is one, else from the first.
+
+    A flagged case without a second test is inconclusive.
+    """
     if first is None:
         assert test.match.verdict
         return test.match.verdict, test.match.reason
-    if not flagged:
-        return _verdict_of(test, first, family)
     if second is None:
-        return Verdict.INCONCLUSIVE, UNCONFIRMED
+        return (Verdict.INCONCLUSIVE, UNCONFIRMED) if flagged else _verdict_of(test, first, family)
     if confirmation is None:
         assert second.match.verdict
         return second.match.verdict, f"measured again: {second.match.reason}"
     verdict, reason = _verdict_of(second, confirmation, family)
     if verdict in (Verdict.SLOWER, Verdict.PROVISIONAL):
         return verdict, reason
-    return verdict, f"flagged, not confirmed; {reason}".rstrip("; ")
+    first_result = "flagged, not confirmed" if flagged else "measured again"
+    return verdict, f"{first_result}; {reason}".rstrip("; ")
 
 
 def _verdict_of(test: CaseTest, result: TestResult, family: Family) -> tuple[Verdict, str]:
@@ -335,7 +370,8 @@ class GateResult:
     `changes`: differences from the newest session that do not prevent a comparison. `unused_thresholds`:
     those that name no case. `interleaved`: the only session is the baseline's code, measured interleaved
     with the run. `together`: findings on all cases as one, per metric, against stored sessions; each case
-    is judged relative to them.
+    is judged relative to them. `undecided`: cases that are measured again since the first test decides
+    nothing.
     """
 
     sessions: tuple[Digest, ...]
@@ -348,11 +384,12 @@ class GateResult:
     changes: tuple[str, ...]
     unused_thresholds: tuple[str, ...]
     together: tuple[CaseFinding, ...] = ()
+    undecided: tuple[str, ...] = ()
     interleaved: bool = False
 
     @property
     def flagged(self) -> list[str]:
-        """Cases to measure again; all cases if they are flagged together."""
+        """Cases flagged by the first test; all cases if they are flagged together."""
         flagged_metrics = {finding.metric for finding in self.together if finding.flagged}
         return list(
             dict.fromkeys(
@@ -361,6 +398,11 @@ class GateResult:
                 if finding.flagged or (finding.first and finding.metric in flagged_metrics)
             )
         )
+
+    @property
+    def repeated(self) -> list[str]:
+        """Cases to measure again, flagged ones first."""
+        return list(dict.fromkeys([*self.flagged, *self.undecided]))
 
 
 Cause = CaseFinding | MissingRecords
