@@ -31,7 +31,7 @@ from benchbench.worker.verify import Deviation, output_deviation, relative_error
 from benchbench.workloads.base import Draw
 from tests.deviations import deviation, verified_reference
 from tests.program import accelbench, rows
-from tests.verifying import sequential_product
+from tests.verifying import in_tf32, sequential_product
 
 MODEL_FOLDER = Path(__file__).parent / "user_models"
 ONCE = ("--brief", "--rounds", "1", "--threads", "1")
@@ -354,6 +354,11 @@ def test_sequential_long_sums_of_jax_and_keras_are_tolerated() -> None:
     halves = {**sums, "product": sequential_product(x, weight.astype(np.float16).astype(np.float32))}
     assert deviation_of(model, sums).ratio < 0.8
     assert deviation_of(model, halves).ratio > 2
+    truncated = {"product": in_tf32(x) @ in_tf32(weight), "sum": sums["sum"]}
+    assert deviation_of(model, truncated, Dtype.TF32).ratio < 0.8
+    assert deviation_of(model, truncated).ratio > 2
+    rounded_sum = {**truncated, "sum": in_tf32(x).sum(-1)}
+    assert deviation_of(model, rounded_sum, Dtype.TF32).ratio > 2
 
     spec = spec_of("keras_wide")
     pytest.importorskip("keras")
@@ -365,9 +370,9 @@ def test_sequential_long_sums_of_jax_and_keras_are_tolerated() -> None:
     assert deviation_of(layer, {"output": halves}).ratio > 2
 
 
-def deviation_of(workload: ModelOperation, elements: Any) -> Deviation:
-    """Deviation of these outputs from the reference in float32."""
-    reference = verified_reference(workload)
+def deviation_of(workload: ModelOperation, elements: Any, dtype: Dtype = Dtype.FLOAT32) -> Deviation:
+    """Deviation of these outputs from the reference."""
+    reference = verified_reference(workload, dtype)
     return output_deviation(workload, elements, reference.expected, reference.tolerance)
 
 

@@ -20,7 +20,7 @@ from benchbench.workloads._reference.rounding import rounded_at_random
 from benchbench.workloads.base import Draw
 from tests.deviations import deviation
 from tests.program import accelbench, rows
-from tests.verifying import sequential_product
+from tests.verifying import in_tf32, sequential_product
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("torch")
@@ -202,6 +202,10 @@ def test_sequential_long_sums_are_tolerated(
     sums = {"product": sequential_product(model.arrays(Draw(Dtype.FLOAT32))["input:x"], weights)}
     in_sums = output_deviation(model, sums, reference.expected, reference.tolerance)
     assert in_sums.ratio < 0.8
+    truncated = {"product": in_tf32(model.arrays(Draw(Dtype.FLOAT32))["input:x"]) @ in_tf32(weights)}
+    tolerance = model_reference(model, Dtype.TF32).tolerance
+    assert output_deviation(model, truncated, reference.expected, tolerance).ratio < 0.8
+    assert output_deviation(model, truncated, reference.expected, reference.tolerance).ratio > 2
 
 
 def in_halves(model: Any) -> None:

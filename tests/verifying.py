@@ -129,6 +129,11 @@ def failures(errors: Errors) -> Errors:
     return {name: error for name, error in errors.items() if not isinstance(error, float)}
 
 
+def in_tf32(x: Any) -> Any:
+    """The numbers as tensor cores read them: the low 13 bits of float32 are dropped."""
+    return (np.asarray(x, np.float32).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
+
+
 def sequential_product(x: Any, weight: Any) -> Any:
     """The float32 product whose sums are added term by term, as in a plain loop."""
     total: Any = np.zeros((len(x), weight.shape[1]), np.float32)

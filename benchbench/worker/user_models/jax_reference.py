@@ -19,13 +19,7 @@ from benchbench.worker.user_models.jax_model import JaxInference
 from benchbench.workloads.base import Draw
 from benchbench.workloads.draw import SEED
 
-BITS = {  # of the significand, including the implicit leading bit
-    Dtype.FLOAT64: 24,
-    Dtype.FLOAT32: 24,
-    Dtype.TF32: 11,
-    Dtype.FLOAT16: 11,
-    Dtype.BFLOAT16: 8,
-}
+PRODUCTS = ("dot_general", "conv_general_dilated")  # primitives that tensor cores compute
 
 
 class NoRounding:
@@ -37,6 +31,10 @@ class NoRounding:
         """Return an equation's result with its rounding error."""
         return value
 
+    def operand(self, value: Any) -> Any:
+        """Return an operand of a product with the rounding error of its conversion."""
+        return value
+
     def summed(self, value: Any, terms: float) -> Any:
         """Return a sum of `terms` terms (or its operand) with the error of the summation."""
         return value
@@ -44,19 +42,30 @@ class NoRounding:
 
 @dataclass(frozen=True)
 class RandomRounding(NoRounding):
-    """Round results to `bits` at random, and add the errors of sums.
+    """Round results, and operands of products, at random to the bits of `case_dtype`; add the errors of sums.
 
     The errors of sums are scaled down by `tolerated`, the factor by which draws are tolerated.
     """
 
-    bits: int
+    case_dtype: Dtype
     tolerated: float
     source: Any
 
     def result(self, value: Any) -> Any:
+        from benchbench.workloads._reference.rounding import DRAWN_BITS
+
+        return self._rounded(value, DRAWN_BITS[self.case_dtype])
+
+    def operand(self, value: Any) -> Any:
+        from benchbench.workloads._reference.rounding import OPERAND_BITS
+
+        bits = OPERAND_BITS.get(self.case_dtype)
+        return self._rounded(value, bits) if bits else value
+
+    def _rounded(self, value: Any, bits: int) -> Any:
         from benchbench.workloads._reference.rounding import rounded_at_random
 
-        return self._changed(value, lambda array: rounded_at_random(array, self.bits, self.source))
+        return self._changed(value, lambda array: rounded_at_random(array, bits, self.source))
 
     def summed(self, value: Any, terms: float) -> Any:
         from benchbench.workloads._reference.rounding import summed_at_random
@@ -98,7 +107,7 @@ def rounded_outputs(workload: JaxInference, dtype: Dtype, seed: int, number: int
     import numpy as np
 
     source = np.random.default_rng((SEED, seed))
-    return _outputs(workload, dtype, number, RandomRounding(BITS[dtype], workload.draws_tolerated, source))
+    return _outputs(workload, dtype, number, RandomRounding(dtype, workload.draws_tolerated, source))
 
 
 def _outputs(workload: JaxInference, dtype: Dtype, number: int, rounding: NoRounding) -> dict[str, AnyArray]:
@@ -146,6 +155,8 @@ def _evaluate(equation: Any, values: list[Any], rounding: NoRounding) -> list[An
     if inner is not None:
         return interpret(inner.jaxpr, inner.consts, values, rounding)
     values = [_in_dtype(value, rounding.dtype) for value in values]
+    if equation.primitive.name in PRODUCTS:
+        values = [rounding.operand(value) for value in values]
     parameters = {name: _replace_dtype(value, rounding.dtype) for name, value in equation.params.items()}
     count = TERM_COUNTS.get(equation.primitive.name)
     terms = count(equation.params, *values) if count else 0.0

@@ -19,7 +19,6 @@ from benchbench.workloads.base import Draw
 from benchbench.workloads.draw import SEED
 
 FLOAT64_BITS = 53  # of the significand, including the implicit leading bit
-BITS = {Dtype.FLOAT64: 24, Dtype.FLOAT32: 24, Dtype.TF32: 24, Dtype.FLOAT16: 11, Dtype.BFLOAT16: 8}
 # Operators that are whole layers. Engines round inside them, so their inputs are perturbed, too.
 LAYERS = frozenset({"Attention", "GRU", "LSTM", "LayerNormalization", "MultiHeadAttention", "RNN"})
 Terms = Callable[..., float]
@@ -72,19 +71,31 @@ def rounded_outputs(workload: OnnxInference, dtype: Dtype, seed: int, number: in
     """
     import numpy as np
 
-    from benchbench.workloads._reference.rounding import rounded_at_random, summed_at_random
+    from benchbench.workloads._reference.rounding import (
+        DRAWN_BITS,
+        OPERAND_BITS,
+        rounded_at_random,
+        summed_at_random,
+    )
 
     source = np.random.default_rng((SEED, seed))
 
+    operand_bits = OPERAND_BITS.get(dtype, FLOAT64_BITS)
+
     def perturb(values: AnyArray, bits: int) -> AnyArray:
+        bits = min(bits, operand_bits)
         return np.asarray(values * (1 + 2.0**-bits * source.uniform(-1, 1, values.shape)))
+
+    def convert(values: AnyArray) -> AnyArray:
+        return values if operand_bits == FLOAT64_BITS else rounded_at_random(values, operand_bits, source)
 
     bits_of = _narrower_bits(workload.spec.file, workload.graph["dtype"])
     _evaluator(workload.spec.file)  # imports the operator classes
     with _patched_operators(
-        lambda name: min(BITS[dtype], bits_of.get(name, FLOAT64_BITS)),
+        lambda name: min(DRAWN_BITS[dtype], bits_of.get(name, FLOAT64_BITS)),
         lambda values, bits: rounded_at_random(values, bits, source),
         perturb,
+        convert,
         lambda values, terms: summed_at_random(values, terms, workload.draws_tolerated, source),
     ):
         return _evaluate(workload, _inputs(workload, dtype, number))
@@ -190,7 +201,11 @@ def _rows(file: str) -> Iterator[tuple[str, int, int]]:
 
 @contextmanager
 def _patched_operators(
-    bits_of: Callable[[str], int], finish: Perturbation, move: Perturbation, add: SumError
+    bits_of: Callable[[str], int],
+    finish: Perturbation,
+    move: Perturbation,
+    convert: Callable[[AnyArray], AnyArray],
+    add: SumError,
 ) -> Iterator[None]:
     """Patch the operator classes to perturb their float results.
 
@@ -202,6 +217,8 @@ def _patched_operators(
         Applied to every float result.
     move : callable
         Applied to the float inputs of whole layers.
+    convert : callable
+        Applied to the float operands of other products.
     add : callable
         Applied to the operands and results of sums.
 
@@ -228,6 +245,8 @@ def _patched_operators(
         bits, operator = bits_of(node.onnx_node.output[0]), node.onnx_node.op_type
         if operator in LAYERS:
             values = tuple(move(widened(value), bits) if is_float(value) else value for value in values)
+        elif operator in PRODUCTS or operator == "Einsum":
+            values = tuple(convert(widened(value)) if is_float(value) else value for value in values)
         terms = PRODUCTS[operator](node, *values) if operator in PRODUCTS and is_float(values[0]) else 0.0
         if terms:
             values = (add(widened(values[0]), terms), *values[1:])
@@ -266,7 +285,10 @@ def _narrower_bits(file: str, dtype: str) -> dict[str, int]:
     """Significand bits of the values that the file computes in other dtypes than its own."""
     from onnx import shape_inference
 
-    bits = {"float16": BITS[Dtype.FLOAT16], "bfloat16": BITS[Dtype.BFLOAT16], "float32": BITS[Dtype.FLOAT32]}
+    from benchbench.workloads._reference.rounding import DRAWN_BITS
+
+    narrower = (Dtype.FLOAT16, Dtype.BFLOAT16, Dtype.FLOAT32)
+    bits = {str(dtype): DRAWN_BITS[dtype] for dtype in narrower}
     values = shape_inference.infer_shapes(onnx_file.read(file)).graph.value_info
     dtypes = {
         value.name: str(dtype_of_element(value.type.tensor_type.elem_type))

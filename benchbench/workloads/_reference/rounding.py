@@ -375,6 +375,16 @@ BFLOAT16, FLOAT16 = Floating(7, -126), Floating(10, -14)
 FLOAT8 = Floating(3, -6)  # E4M3
 INT8 = Levels(127)
 HUGE = 1e300  # larger numbers are values of a mask and are not rounded
+# Bits of the significand, including the implicit leading bit, to which results are rounded at random.
+DRAWN_BITS = {
+    Dtype.FLOAT64: 24,  # rounded to float32; the errors are scaled
+    Dtype.FLOAT32: 24,
+    Dtype.TF32: 24,
+    Dtype.FLOAT16: 11,
+    Dtype.BFLOAT16: 8,
+    Dtype.AMP_BF16: 8,  # operations after a product use its dtype, except some norms and sums
+}
+OPERAND_BITS = {Dtype.TF32: 11, Dtype.AMP_BF16: 8}  # of the operands of products, if narrower than values
 
 
 def rounded_at_random(x: AnyArray, bits: int, source: np.random.Generator) -> AnyArray:

@@ -20,22 +20,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from benchbench.model.case import Dtype
-from benchbench.workloads._reference.rounding import HUGE, error_in_turn
+from benchbench.workloads._reference.rounding import DRAWN_BITS, HUGE, OPERAND_BITS, error_in_turn
 
 WIDE = {
     **dict.fromkeys((torch.float16, torch.bfloat16, torch.float32), torch.float64),
     **dict.fromkeys((torch.complex32, torch.complex64), torch.complex128),
 }
-BITS = {  # of the significand, including the implicit leading bit
-    Dtype.FLOAT64: 24,  # rounded to float32; the errors are scaled
-    Dtype.FLOAT32: 24,
-    Dtype.TF32: 24,
-    Dtype.FLOAT16: 11,
-    Dtype.BFLOAT16: 8,
-    Dtype.AMP_BF16: 8,  # operations after a product use its dtype, except some norms and sums
-}
 STORED_BITS = {Dtype.AMP_BF16: 24}  # of parameters and optimizer state, if different
-FLOAT64_BITS, TF32_BITS = 53, 11
+FLOAT64_BITS = 53
 GROUPED = "_grouped_mm"  # aten's product per group of rows, as in a mixture of experts
 # aten operators that tensor cores compute.
 MATRICES = frozenset(("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot", GROUPED))
@@ -243,9 +235,9 @@ class Rounding(Widening):
     ) -> None:
         super().__init__()
         self._sums, self._nearest, self._tolerated = sums, nearest, tolerated
-        self._computed, self._stored = BITS[dtype], STORED_BITS.get(dtype, BITS[dtype])
+        self._computed, self._stored = DRAWN_BITS[dtype], STORED_BITS.get(dtype, DRAWN_BITS[dtype])
         self._bits = self._computed
-        self._operand_bits = {Dtype.TF32: TF32_BITS, Dtype.AMP_BF16: BITS[Dtype.BFLOAT16]}.get(dtype)
+        self._operand_bits = OPERAND_BITS.get(dtype)
         self._source = torch.Generator().manual_seed(seed)
         self._signs = random.Random(seed)
 
