@@ -417,6 +417,8 @@ def measured_line(**over: object) -> bytes:
     return changed(outcome=fields["outcome"] | over)
 
 
+TURN = {"cycle": 0, "began_s": 1.0, "ended_s": 2.0, "blocks": 2, "cpu_s": 1.0}  # of two blocks
+
 HOSTILE = {
     "NaN": measured_line(cold_s=float("nan")),
     "Infinity": measured_line(cold_s=float("inf")),
@@ -464,6 +466,10 @@ HOSTILE = {
     "telemetry of nothing": measured_line(telemetry={}),
     "telemetry that is infinite": measured_line(telemetry={"cpus": 2, "at_s": [float("inf")]}),
     "telemetry with a hole": measured_line(telemetry={"cpus": 2, "at_s": [0.0, 1.0], "load": [1.0]}),
+    "a turn that ends before it begins": measured_line(block_s=[1.0, 1.0], turns=[TURN | {"ended_s": 0.5}]),
+    "a turn without a block": measured_line(block_s=[1.0, 1.0], turns=[TURN, TURN | {"blocks": 0}]),
+    "a turn with a NaN": measured_line(block_s=[1.0, 1.0], turns=[TURN | {"other_cores": float("nan")}]),
+    "turns of other blocks": measured_line(block_s=[1.0], turns=[TURN]),
     "unknown stop reason": measured_line(stop_reason="bored"),
 }
 

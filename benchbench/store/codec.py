@@ -125,10 +125,21 @@ def outcome_of(raw: object) -> Measurement | Failure:
     check_numbers([*measurement.warmup_block_s, *measurement.block_s])
     check_numbers([number for blocks in measurement.parts_s.values() for number in blocks])
     check_numbers([number for batch in measurement.batches for number in dataclasses.astuple(batch)])
+    _check_turns(measurement)
     _check_telemetry(measurement)
     _check_ranks(measurement)
     _check_notes([*measurement.notes, *(measurement.telemetry.notes if measurement.telemetry else ())])
     return measurement
+
+
+def _check_turns(measurement: Measurement) -> None:
+    """Check the numbers of the turns, and that their blocks are those of the measurement."""
+    turns = measurement.turns
+    for turn in turns:
+        check_numbers([turn.began_s, turn.ended_s - turn.began_s, turn.cpu_s, turn.other_cores or 0.0])
+        check_numbers([turn.cycle, turn.blocks - 1])
+    if turns and sum(turn.blocks for turn in turns) != len(measurement.block_s):
+        raise UnreadableInput("outcome: the blocks of the turns are not those of the measurement")
 
 
 def _with_typed_notes(raw: dict[str, Any]) -> dict[str, Any]:
