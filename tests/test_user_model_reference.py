@@ -167,6 +167,13 @@ def test_infinities_of_a_mask_are_not_rounded() -> None:
     assert torch.equal(rounded, mask)
 
 
+@pytest.mark.parametrize("mode", [Widening(), Rounding(Dtype.FLOAT32, 0)])
+def test_constants_without_a_dtype_hold_the_smallest_score(mode: Widening) -> None:
+    scores = torch.tensor([1.0, 2.0])
+    lowest = computed_in(mode, lambda: torch.full((), torch.finfo((scores + 1).dtype).min))
+    assert lowest == torch.finfo(torch.float64).min
+
+
 def test_calibrated_batch_norms_reveal_weights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     model = the_model("convolutions")
     calibrated = weight_coverage(model, model_tolerance(model, Dtype.FLOAT32))

@@ -28,6 +28,7 @@ WIDE = {
 }
 STORED_BITS = {Dtype.AMP_BF16: 24}  # of parameters and optimizer state, if different
 FLOAT64_BITS = 53
+CONSTANTS = frozenset(("full", "scalar_tensor"))  # aten operators whose last argument is the value
 GROUPED = "_grouped_mm"  # aten's product per group of rows, as in a mixture of experts
 # aten operators that tensor cores compute.
 MATRICES = frozenset(("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot", GROUPED))
@@ -128,8 +129,11 @@ class Widening(TorchDispatchMode):  # type: ignore[misc]
 
     def compute(self, func: Operator, args: Any, kwargs: Any) -> Any:
         """The operator's result."""
-        if func.overloadpacket.__name__ == GROUPED:  # it has no kernel for float64
+        name = func.overloadpacket.__name__
+        if name == GROUPED:  # it has no kernel for float64
             return grouped_product(*args, **kwargs)
+        if name in CONSTANTS and isinstance(args[-1], float) and kwargs.get("dtype") is None:
+            kwargs = {**kwargs, "dtype": torch.float64}  # float32 cannot hold the smallest float64
         return func(*args, **kwargs)
 
     def _wide(self, value: Any) -> Any:
