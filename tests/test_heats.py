@@ -24,9 +24,10 @@ from benchbench.launch.transport import JobEnd, Worker
 from benchbench.machine.kernel import is_stopped, process_tree
 from benchbench.model.case import Status
 from benchbench.model.device import Target
+from benchbench.model.measurement import Window
 from benchbench.model.run import Settings
 from benchbench.timing.policy import POLICIES
-from benchbench.timing.sampling import measure_steps
+from benchbench.timing.sampling import block_size, measure_steps
 from benchbench.worker.__main__ import Template
 from tests.factories import a_case, a_job
 from tests.program import WORKLOADS
@@ -145,9 +146,15 @@ def test_each_turn_has_the_blocks_timed_in_it() -> None:
         def take(self, block_s: float) -> Iterator[float]:
             yield from [0.03] * 3
 
-    script = Script(repeat(0.001))
-    samples = measure_steps(script.step, script, QUICK, clock=script.now, cpu=script.now, turns=ThreeTurns())
+    script, programs = Script(repeat(0.001)), iter([2, 3])
+    samples = measure_steps(
+        script.step, script, QUICK, lambda: next(programs), script.now, script.now, turns=ThreeTurns()
+    )
     assert [turn.cycle for turn in samples.turns] == [0, 1, 2]
+    first, *_, last = samples.turns
+    cpu_s = sum(turn.cpu_s for turn in samples.turns)
+    assert samples.window == Window(began_s=first.began_s, ended_s=last.ended_s, cpu_s=cpu_s)
+    assert samples.recompiled == 1
     assert sum(turn.blocks for turn in samples.turns) == len(samples.block_s)
     for turn in samples.turns:
         assert turn.ended_s - turn.began_s == pytest.approx(0.03, rel=0.2)
@@ -162,6 +169,17 @@ def test_a_step_longer_than_a_turn_is_timed_once_per_turn() -> None:
             yield from [0.03] * 2
 
     script = Script(repeat(0.2))
+    assert block_size(script.step, script, 0.0) == (1, [0.2])
     samples = measure_steps(script.step, script, QUICK, clock=script.now, cpu=script.now, turns=TwoTurns())
     assert [turn.blocks for turn in samples.turns] == [1, 1]
     assert samples.turns[1].began_s == samples.turns[0].ended_s
+
+
+def test_blocks_in_turns_have_at_most_the_allowed_steps() -> None:
+    class OneTurn:
+        def take(self, block_s: float) -> Iterator[float]:
+            yield 0.001
+
+    script = Script(repeat(1e-6))
+    samples = measure_steps(script.step, script, QUICK, clock=script.now, turns=OneTurn(), most=4)
+    assert samples.iterations == 4
