@@ -3,7 +3,6 @@
 import base64
 import gzip
 import hashlib
-import html
 import json
 import math
 import os
@@ -26,10 +25,9 @@ from benchbench.analyse.roofline import Ceiling
 from benchbench.documents import document
 from benchbench.documents.answers import bound_text
 from benchbench.documents.document import Content, Document, Number, Plot, SizedValue, Sweep, Sweeps, Tone
-from benchbench.documents.run import RunReport, report_document
+from benchbench.documents.run import report_document
 from benchbench.exporters.drawing import COLOURS, OTHERS, PLAIN
 from benchbench.exporters.page import html_page
-from benchbench.exporters.terminal import render
 from benchbench.model.case import Cache, Case
 from benchbench.model.options import Weights
 from benchbench.model.placement import Placement, Strategy
@@ -142,32 +140,11 @@ def test_page_and_data_have_the_same_verdicts_and_open_works_are_not_green(seed:
         sentence = str(answer).partition(": ")[2]
         assert sentence == work["answer"]
         assert sentence.startswith(f"{work['winner']},") or work["standing"] != "won"
-
-
-@pytest.mark.real
-def test_all_formats_of_two_hundred_runs_have_the_same_verdicts() -> None:
-    """HTML, Markdown and terminal agree with the JSON form, and open works are not green."""
-    standings: Counter[str] = Counter()
-    for seed in range(200):
-        report = report_document(random_run(works=1, seed=seed, backends=BACKENDS[: 2 + seed % 3]))
-        sections_by_title, markdown = sections(page(report)), rendered(report, "markdown")
-        terminal = render(report, 200)
-        (headline,) = report.answer[:1]
-        assert html.escape(str(headline), quote=False) in page(report)
-        assert str(headline) in markdown.replace("\\", "")
-        assert " ".join(str(headline).split()) in " ".join(terminal.split())
-        for table, work in zip(report.tables, report.data["works"], strict=True):
-            standings[work["standing"]] += 1
-            leader = dict(zip([column.name for column in table.columns], table.rows[0], strict=True))
-            ratio = leader["ratio"]
-            assert ratio
-            decided = work["standing"] in ("won", "alone")
-            assert (ratio.tone is Tone.GOOD, ratio.unsure) == (decided, not decided), work
-            assert ('<span class="good">1.00×</span>' in sections_by_title[table.title]) == decided
-            assert ("1.00× ?" in sections_by_title[table.title]) != decided
-            assert read_back(sections_by_title[table.title])[0][0][1] != decided
-    assert standings["won"] > 20
-    assert standings["open"] > 20
+    for table, work in zip(report.tables, report.data["works"], strict=True):
+        section, is_decided = sections(page(report))[table.title], work["standing"] == "won"
+        assert ('<span class="good">1.00×</span>' in section) == is_decided
+        assert ("1.00× ?" in section) != is_decided
+        assert read_back(section)[0][0][1] != is_decided
 
 
 HOSTILE = "<script>alert(1)</script>\"' onload=x javascript:1 </style> {{7*7}} \u202e \x1b[31m &amp;"
@@ -264,6 +241,7 @@ def test_the_heading_is_the_answer_and_cautions_precede_the_numbers() -> None:
     text = page(report)
     (heading,) = re.findall("<h1>(.*?)</h1>", text)
     assert unescape(heading) == str(report.answer[0])
+    assert str(report.answer[0]) in rendered(report, "markdown").replace("\\", "")
     assert f"<title>{heading}</title>" in text
     assert text.index("line 3 is damaged") < text.index("Fastest per work")
 
@@ -421,7 +399,7 @@ def test_the_page_in_the_readme_is_up_to_date() -> None:
     )
 
 
-def test_a_report_of_one_backend_is_a_page_without_an_answer(tmp_path: Path) -> None:
-    report: RunReport = report_document(random_run(backends=("torch",)))
+def test_a_report_of_one_backend_is_a_page_without_an_answer() -> None:
+    report = report_document(random_run(backends=("torch",)))
     assert [table.title for table in report.overview] == ["Results per backend and device"]
     assert "torch" in page(report)

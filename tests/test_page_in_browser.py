@@ -302,12 +302,3 @@ def test_a_link_restores_order_rows_and_theme(tab: Tab, show: Show) -> None:
         "light",
         True,
     ]
-
-
-def test_a_link_to_a_work_leads_there(tab: Tab, show: Show) -> None:
-    tab.window(1280, 300)
-    report = report_document(random_run())
-    show(report)
-    name = tab.value("[...document.querySelectorAll('section')].at(-1).id")
-    show(report, f"#{name}")
-    assert tab.value(f"Math.abs(document.getElementById('{name}').getBoundingClientRect().top) < innerHeight")

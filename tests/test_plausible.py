@@ -264,21 +264,6 @@ def test_a_name_outside_the_table_is_unknown(name: str) -> None:
     assert peaks(name) is None
 
 
-def test_peaks_are_in_flops_and_bytes_per_second_by_dtype() -> None:
-    h100 = peaks_of("NVIDIA H100 80GB HBM3")
-    assert h100.flops_peak(Dtype.BFLOAT16) == 989e12
-    assert h100.flops_peak(Dtype.AMP_BF16) == 989e12
-    assert h100.flops_peak(Dtype.TF32) == 494.5e12
-    assert h100.flops_peak(Dtype.FLOAT32) == 67e12
-    assert h100.bytes_per_s == 3.35e12
-
-
-def test_a_missing_peak_is_not_guessed() -> None:
-    v100, tpu = peaks_of("Tesla V100-SXM2-32GB"), peaks_of("TPU v5 lite")
-    assert v100.flops_peak(Dtype.BFLOAT16) is None
-    assert tpu.flops_peak(Dtype.FLOAT32) is None
-
-
 def test_the_float32_limit_is_a_third_of_the_tf32_peak() -> None:
     h100, v100 = peaks_of("NVIDIA H100 80GB HBM3"), peaks_of("Tesla V100-SXM2-32GB")
     assert h100.flops_limit(Dtype.FLOAT32) == 494.5e12 / 3

@@ -24,7 +24,7 @@ from benchbench.model.run import Partner, Policy, Record, Run
 from benchbench.running import recording
 from benchbench.running.observer import RunObserver
 from benchbench.running.resume import differences
-from benchbench.store import codec, disk, runs, selectors
+from benchbench.store import disk, runs, selectors
 from benchbench.store.codec import seal_text
 from benchbench.store.disk import lock
 from benchbench.timing.policy import budget_policy
@@ -308,12 +308,6 @@ def test_only_a_torn_record_is_truncated(tail: bytes) -> None:
             with runs.RunWriter(folder) as writer:
                 writer.drop_torn()
             assert path.read_bytes() == remaining
-
-
-def test_a_record_without_a_part_belongs_to_the_first() -> None:
-    line = json.loads(codec.to_json(a_record()))
-    del line["part"]
-    assert codec.decode(json.dumps(line).encode()).part == 0
 
 
 def test_a_run_that_does_not_exist_is_an_error() -> None:

@@ -119,16 +119,6 @@ def test_eight_processes_creating_runs_at_once_all_get_their_own(tmp_path: Path)
     assert len(set(names)) == 80
 
 
-def test_a_run_is_read_back_unchanged(tmp_path: Path) -> None:
-    records = (a_record(), a_record(a_failure(), round=1))
-    info = a_run_info(id=disk.new_id())
-    with runs.create_run(tmp_path, info) as writer:
-        for record in records:
-            writer.append(record)
-    run = runs.read_run(tmp_path / "runs" / info.id)
-    assert (run.info, run.records, run.damaged) == (info, records, ())
-
-
 def test_a_record_is_one_write_of_one_whole_line(tmp_path: Path) -> None:
     lines_written: list[bytes] = []
 
@@ -202,23 +192,6 @@ def test_a_head_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> 
     out, error = python(code, str(tmp_path)).communicate(timeout=60)
     assert (out, error) == (f"{tmp_path}/runs/a/run.json: File too large\n", "")
     assert list((tmp_path / "runs").iterdir()) == []
-
-
-@pytest.mark.real
-def test_a_record_beyond_the_file_size_limit_does_not_affect_others(tmp_path: Path) -> None:
-    folder = a_stored_run(tmp_path, *some_records(2))
-    before = (folder / "records.jsonl").read_bytes()
-    code = (
-        "import resource, sys; from pathlib import Path; from tests import factories\n"
-        "from benchbench.store import runs; from benchbench.errors import CannotWrite\n"
-        "limit = int(sys.argv[2]); resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))\n"
-        "try: runs.RunWriter(Path(sys.argv[1])).append(factories.a_record())\n"
-        "except CannotWrite as error: print(error.exit_code, error)\n"
-    )
-    for room in (0, 1, 100):
-        out, error = python(code, str(folder), str(len(before) + room)).communicate(timeout=60)
-        assert out.startswith(f"6 {folder / 'records.jsonl'}: "), error
-        assert (folder / "records.jsonl").read_bytes() == before
 
 
 def no_room(_descriptor: int, _line: bytes) -> int:
@@ -375,9 +348,9 @@ def test_fields_of_a_later_minor_version_are_ignored() -> None:
     assert codec.decode(json.dumps(fields).encode()) == a_record()
 
 
-def test_a_record_from_before_telemetry_is_read() -> None:
-    fields = fields_of(a_record(a_watched()))
-    del fields["outcome"]["window"], fields["outcome"]["telemetry"]
+def test_a_record_from_before_telemetry_and_parts_is_read() -> None:
+    fields = fields_of(a_record(a_watched(), part=1))
+    del fields["outcome"]["window"], fields["outcome"]["telemetry"], fields["part"]
     assert codec.decode(json.dumps(fields).encode()) == a_record(a_measurement())
 
 
@@ -426,51 +399,30 @@ HOSTILE = {
     "400 digits": codec.to_json(a_record()).replace(b'"cold_s":0.25', b'"cold_s":' + b"1" * 400),
     "5000 digits": codec.to_json(a_record()).replace(b'"iterations":10', b'"iterations":' + b"1" * 5000),
     "deep array": b"[" * 100_000,
-    "deep object": b'{"a":' * 100_000,
-    "deep outcome": codec.to_json(a_record())[:-1] + b',"more":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
     "lone surrogate": codec.to_json(a_record()).replace(b"gemm", rb"\ud800"),
     "not UTF-8": codec.to_json(a_record()).replace(b"gemm", b"\xff"),
     "byte order mark": b"\xef\xbb\xbf" + codec.to_json(a_record()),
     "trailing data": codec.to_json(a_record()) + b"{}",
     "NUL": b"\0" * 100,
-    "control character": codec.to_json(a_record()).replace(b"gemm", b"ge\x1bmm"),
-    "a number": b"1",
     "an array": b"[]",
-    "an empty object": b"{}",
     "no schema": json.dumps({k: v for k, v in fields_of(a_record()).items() if k != "schema"}).encode(),
     "schema as text": changed(schema="1"),
     "schema true": changed(schema=True),
     "schema 0": changed(schema=0),
-    "schema 1.5": changed(schema=1.5),
-    "schema null": changed(schema=None),
-    "newer schema": changed(schema=2**80),
     "no case": json.dumps({"schema": 1}).encode(),
-    "case as text": changed(case="gemm"),
     "unknown dtype": changed(case=fields_of(a_record())["case"] | {"dtype": "float9"}),
-    "a list as parameter": changed(case=fields_of(a_record())["case"] | {"params": {"m": [1]}}),
-    "round as text": changed(round="1"),
-    "round 1.5": changed(round=1.5),
-    "outcome null": changed(outcome=None),
     "outcome as list": changed(outcome=[]),
-    "unknown status": changed(outcome={"status": "fine", "message": ""}),
     "status as list": changed(outcome={"status": ["ok"], "message": ""}),
-    "ok without samples": changed(outcome={"status": "ok"}),
     "no block": measured_line(block_s=[]),
     "no step": measured_line(iterations=0),
     "a negative time": measured_line(block_s=[1.0, -1.0]),
-    "a time as text": measured_line(block_s=["1.0"]),
-    "a time that is true": measured_line(block_s=[True]),
     "a time beyond the largest": measured_line(block_s=[1.0, 1e31]),
-    "a null time": measured_line(block_s=[1.0, None]),
     "a window that ends before time": measured_line(window={"began_s": -1.0, "ended_s": 0.0, "cpu_s": 0.0}),
-    "telemetry of nothing": measured_line(telemetry={}),
-    "telemetry that is infinite": measured_line(telemetry={"cpus": 2, "at_s": [float("inf")]}),
     "telemetry with a hole": measured_line(telemetry={"cpus": 2, "at_s": [0.0, 1.0], "load": [1.0]}),
     "a turn that ends before it begins": measured_line(block_s=[1.0, 1.0], turns=[TURN | {"ended_s": 0.5}]),
     "a turn without a block": measured_line(block_s=[1.0, 1.0], turns=[TURN, TURN | {"blocks": 0}]),
     "a turn with a NaN": measured_line(block_s=[1.0, 1.0], turns=[TURN | {"other_cores": float("nan")}]),
     "turns of other blocks": measured_line(block_s=[1.0], turns=[TURN]),
-    "unknown stop reason": measured_line(stop_reason="bored"),
 }
 
 
@@ -505,12 +457,6 @@ def test_a_repeated_key_is_damage() -> None:
         codec.decode(line)
 
 
-@given(st.binary(max_size=200))
-def test_no_bytes_crash_the_reader(line: bytes) -> None:
-    with pytest.raises(UnreadableInput):
-        codec.decode(line)
-
-
 @pytest.mark.real
 def test_a_line_beyond_the_limit_is_damaged_and_the_next_is_read(tmp_path: Path) -> None:
     first, last = some_records(2)
@@ -531,20 +477,9 @@ def test_an_empty_line_is_not_damage(tmp_path: Path) -> None:
     assert (run.records, run.damaged) == ((record,), ())
 
 
-@pytest.mark.real
-def test_a_line_of_the_largest_size_is_read(tmp_path: Path) -> None:
-    record = a_record()
-    path = a_stored_run(tmp_path) / "records.jsonl"
-    blanks = b" " * (codec.LIMIT - len(codec.encode(record)))
-    path.write_bytes(seal_text(b"{" + blanks + codec.to_json(record)[1:]) + b"\n")
-    assert runs.read_run(path.parent).records == (record,)
-
-
 @pytest.mark.parametrize(
     ("head", "message"),
     [
-        (b"", "not valid JSON"),
-        (b'{"schema":1', "not valid JSON"),
         (b"[]", "not a JSON object"),
         (b'{"schema":1}', "missing required field"),
         (b'{"schema":4}', "written by a newer accelbench"),
@@ -585,11 +520,12 @@ def test_runs_are_listed_newest_last_and_only_runs(tmp_path: Path) -> None:
 
 def test_a_run_is_found_by_id_prefix_or_age(tmp_path: Path) -> None:
     old, new = disk.IdSource()(1e9), disk.IdSource()(2e9)
-    for name in (old, new):
+    for name in (old, new, f"{old}-2"):
         a_stored_run(tmp_path, name=name)
-    folder = tmp_path / "runs"
-    assert selectors.find_run(tmp_path, old) == folder / old
-    assert selectors.find_run(tmp_path, old[:8].lower()) == folder / old
+    elsewhere, folder = a_stored_run(tmp_path / "elsewhere"), tmp_path / "runs"
+    assert selectors.find_run(tmp_path, str(elsewhere)) == elsewhere
+    assert selectors.find_run(tmp_path, old) == folder / old  # although another id begins with it
+    assert selectors.find_run(tmp_path, new[:8].lower()) == folder / new
     assert selectors.find_run(tmp_path, "latest") == selectors.find_run(tmp_path, "latest~0") == folder / new
     assert selectors.find_run(tmp_path, "latest~1") == folder / old
 
@@ -649,42 +585,27 @@ def test_an_id_is_read_from_a_head_with_any_field_order(tmp_path: Path) -> None:
     assert selectors.run_ids(tmp_path) == [folder.name]
 
 
-def test_an_id_that_is_a_prefix_of_another_is_found(tmp_path: Path) -> None:
-    for name in ("main", "main-2"):
-        a_stored_run(tmp_path, name=name)
-    assert selectors.find_run(tmp_path, "main").name == "main"
-
-
-def test_a_run_elsewhere_is_found_by_its_path(tmp_path: Path) -> None:
-    folder = a_stored_run(tmp_path / "elsewhere")
-    assert selectors.find_run(tmp_path, str(folder)) == folder
-
-
-@pytest.mark.parametrize(
-    "selector",
-    [
-        "../x",
-        "..",
-        "",
-        ".",
-        "/",
-        "/etc",
-        "C:\\",
-        "a\0b",
-        "x" * 5000,
-        "ü",
-        "runs",
-        "../outside",
-        "latest~",
-        "*",
-    ],
-)
-def test_no_name_leads_outside_the_stored_runs(tmp_path: Path, selector: str) -> None:
+def test_no_name_leads_outside_the_stored_runs(tmp_path: Path) -> None:
     a_stored_run(tmp_path / "results")
     (tmp_path / "outside").mkdir()
-    with pytest.raises(UnreadableInput) as caught:
-        selectors.find_run(tmp_path / "results", selector)
-    assert caught.value.hint
+    for selector in ("", ".", "..", "/etc", "a\0b", "x" * 5000, "runs", "../outside", "latest~", "*"):
+        with pytest.raises(UnreadableInput) as caught:
+            selectors.find_run(tmp_path / "results", selector)
+        assert caught.value.hint, selector
+
+
+def test_a_name_of_no_or_several_runs_is_an_error_with_candidates(tmp_path: Path) -> None:
+    names = [disk.IdSource()(1e9 + second) for second in range(7)]
+    for name in names:
+        a_stored_run(tmp_path, name=name)
+    for selector, message, hint in [
+        (names[0][:3], "beginning of 7 runs", f"Type more of it: {', '.join(names[-5:])}, …"),
+        (names[0][:-1] + "U", "No run", f"Did you mean {names[0]!r}?"),
+        ("latest~7", "latest~7", "The oldest is latest~6."),
+    ]:
+        with pytest.raises(UnreadableInput, match=message) as caught:
+            selectors.find_run(tmp_path, selector)
+        assert caught.value.hint == hint
 
 
 @pytest.mark.parametrize("folder", ["other", "other/runs", "other/runs/"])
@@ -704,30 +625,6 @@ def test_without_a_run_the_hint_is_how_to_create_one(tmp_path: Path) -> None:
         with pytest.raises(UnreadableInput) as caught:
             selectors.find_run(tmp_path, selector)
         assert "accelbench run --suite hello" in caught.value.hint
-
-
-def test_an_ambiguous_beginning_lists_the_candidates(tmp_path: Path) -> None:
-    names = [disk.IdSource()(1e9 + second) for second in range(7)]
-    for name in names:
-        a_stored_run(tmp_path, name=name)
-    with pytest.raises(UnreadableInput, match="beginning of 7 runs") as caught:
-        selectors.find_run(tmp_path, names[0][:3])
-    assert caught.value.hint == f"Type more of it: {', '.join(names[-5:])}, …"
-
-
-def test_a_mistyped_id_has_the_nearest_one_as_hint(tmp_path: Path) -> None:
-    folder = a_stored_run(tmp_path)
-    with pytest.raises(UnreadableInput) as caught:
-        selectors.find_run(tmp_path, folder.name[:-1] + "U")
-    assert caught.value.hint == f"Did you mean {folder.name!r}?"
-
-
-def test_an_age_beyond_the_oldest_run_has_a_hint(tmp_path: Path) -> None:
-    for second in range(3):
-        a_stored_run(tmp_path, name=disk.IdSource()(1e9 + second))
-    with pytest.raises(UnreadableInput, match="latest~3") as caught:
-        selectors.find_run(tmp_path, "latest~3")
-    assert caught.value.hint == "The oldest is latest~2."
 
 
 def test_a_saved_file_replaces_the_old_one_without_leftovers(tmp_path: Path) -> None:
@@ -767,14 +664,10 @@ def test_the_error_of_a_failed_save_has_its_path(tmp_path: Path, place: str) -> 
 
 def test_reading_changes_no_file(tmp_path: Path) -> None:
     folder = a_stored_run(tmp_path, *some_records(2))
-    before = stored_files(folder)
+    before = {path: path.read_bytes() for path in folder.iterdir()}
     runs.read_run(folder)
-    assert stored_files(folder) == before
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
     assert {path.name for path in before} == {"run.json", "records.jsonl", "end.json"}
-
-
-def stored_files(folder: Path) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
 
 
 @pytest.mark.parametrize("name", ["records.jsonl", "run.json", "end.json"])
@@ -798,7 +691,8 @@ def test_no_bit_flips_unnoticed(tmp_path: Path) -> None:
     folder = a_stored_run(tmp_path, *some_records(3))
     stored_run = runs.read_run(folder)
     chance = random.Random(15)
-    for path, content in stored_files(folder).items():
+    for path in sorted(folder.iterdir()):
+        content = path.read_bytes()
         for _ in range(300):
             place, bit = chance.randrange(len(content)), chance.randrange(8)
             flipped = bytearray(content)

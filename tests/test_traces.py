@@ -158,14 +158,6 @@ def memory_event(at: float, size: int, in_use: int, device: int = 0) -> dict[str
     return x("[memory]", at, 0, "cpu_instant_event", ph="i", args=fields)
 
 
-def test_torch_memory_has_a_timeline_and_belongs_to_its_operator() -> None:
-    events = [x("aten::empty", 1, 2), memory_event(2, 64, 164), memory_event(9, -64, 100)]
-    profile = chrome.parse_profile(torch_trace(*events), RECORDING, {})
-    assert operators(profile)["aten::empty"].allocated_bytes == 64
-    assert profile.memory_at_s == pytest.approx((2e-3, 9e-3))
-    assert profile.memory_bytes == (164, 100)
-
-
 def test_torch_flops_and_memory_come_from_a_separate_recording() -> None:
     times = chrome.parse_profile(torch_trace(x("aten::empty", 1, 2), x("aten::mm", 4, 5)), RECORDING, {})
     events = [x("aten::empty", 1, 4), memory_event(2, 64, 164), x("aten::new", 8, 1)]
