@@ -66,22 +66,6 @@ def test_a_run_of_the_fake_backend_is_exact_from_end_to_end(stored: Path) -> Non
 
 
 @pytest.mark.real
-def test_the_report_is_a_table_and_the_requested_plots(stored: Path) -> None:
-    process = accelbench("report", cwd=stored)
-    table = process.stdout.partition("\n\n")[2].partition("¹ ")[0]
-    assert re.sub(" {2,}", "  ", table) == snapshot("""\
-  latency  rate  FLOP/s  memory  cold
-gemm  m=1000 n=1000 k=500 · float32 · cpu
-  fake eager  1.00 ms ±<0.1 %\
-""")
-    assert not list((stored / "results/runs").glob("*/plots/*"))
-    accelbench("report", "--plot", "latency,throughput", cwd=stored)
-    plots = sorted((stored / "results/runs").glob("*/plots/*.png"))
-    assert [path.name for path in plots] == ["latency.png", "throughput.png"]
-    assert all(path.read_bytes().startswith(b"\x89PNG") for path in plots)
-
-
-@pytest.mark.real
 @pytest.mark.parametrize("name", ["markdown", "csv", "json", "terminal"])
 def test_every_text_format_goes_to_standard_output_or_a_file(stored: Path, name: str) -> None:
     output = accelbench("report", "--format", name, cwd=stored).stdout
@@ -91,19 +75,12 @@ def test_every_text_format_goes_to_standard_output_or_a_file(stored: Path, name:
 
 
 @pytest.mark.real
-def test_several_formats_go_to_one_folder(stored: Path) -> None:
+def test_plots_and_several_formats_go_to_one_folder(stored: Path) -> None:
     accelbench("report", "--format", "png,svg,html", "-o", "slides", cwd=stored)
-    names = sorted(path.name for path in (stored / "slides").iterdir())
-    assert names == ["latency.png", "latency.svg", "report.html", "throughput.png", "throughput.svg"]
-
-
-@pytest.mark.real
-@pytest.mark.parametrize(("name", "start"), [("png", b"\x89PNG"), ("svg", b"<?xml")])
-def test_plots_go_to_the_output_folder(stored: Path, name: str, start: bytes) -> None:
-    accelbench("report", "--format", name, "--output", "plots", cwd=stored)
-    plots = sorted((stored / "plots").iterdir())
-    assert [path.name for path in plots] == [f"latency.{name}", f"throughput.{name}"]
-    assert all(path.read_bytes().startswith(start) for path in plots)
+    starts = {path.name: path.read_bytes()[:4] for path in (stored / "slides").iterdir()}
+    assert starts.pop("report.html") == b"<!do"
+    names = ("latency", "throughput")
+    assert starts == {f"{n}.png": b"\x89PNG" for n in names} | {f"{n}.svg": b"<?xm" for n in names}
 
 
 @pytest.mark.real
@@ -118,6 +95,7 @@ def test_each_kind_of_failure_has_its_status_and_the_rest_is_measured(tmp_path: 
         "hungry": "out_of_memory",
     }
     process = accelbench(*ONCE, "-w", ",".join(statuses), cwd=tmp_path, code=4)
+    accelbench(*ONCE, "-w", "zeros", "--allow-failed", "--results", "other", cwd=tmp_path)
     rows_by_workload = {row["workload"]: row for row in rows(tmp_path)}
     assert {name: row["status"] for name, row in rows_by_workload.items()} == statuses
     assert all(row["latency_s"] is None for row in rows_by_workload.values() if row["status"] != "ok")
@@ -125,15 +103,6 @@ def test_each_kind_of_failure_has_its_status_and_the_rest_is_measured(tmp_path: 
     assert rows_by_workload["zeros"]["relative_error"] == pytest.approx(1.0)
     assert "SIGSEGV" in rows_by_workload["crashing"]["message"]
     assert "2 ok" in process.stderr
-
-
-@pytest.mark.real
-def test_a_run_without_any_speed_has_a_table_and_no_empty_picture(tmp_path: Path) -> None:
-    accelbench(*ONCE, "-w", "zeros", "--allow-failed", cwd=tmp_path)
-    process = accelbench("report", cwd=tmp_path)
-    assert "wrong_result" in process.stdout
-    assert "wrote" not in process.stderr
-    assert not [*tmp_path.rglob("*.png")]
 
 
 @pytest.mark.real  # waits for a time-out
@@ -176,15 +145,10 @@ CONV2D = ("run", "-b", "fake", "-w", "conv2d")
     [
         (("run", "quik"), 2, "There is no suite and no model 'quik'", "Did you mean 'quick'?"),
         (("run", "conv2d"), 2, "There is no suite and no model 'conv2d'", "accelbench run -w conv2d"),
-        (("run", "-b", "pytorch"), 2, "No backend named 'pytorch'.", "Did you mean 'torch'?"),
-        (("run", "--dtype", "float23"), 2, "No dtype named 'float23'.", "Did you mean 'float32'?"),
         ((*CONV2D, "-p", "kernel=99"), 2, "larger than the padded image", "kernel=58 or less"),
-        (("run", "-b", "fake", "-d", "cdua"), 2, "No device named 'cdua'.", "Did you mean 'cuda'?"),
-        (("run", "-p", "batch"), 2, "Cannot read -p 'batch'.", "name=value"),
         (("run", "--quick", "--rigorous"), 2, "exclude each other", "one of them"),
         (("run", "-b", "fake", "-d", "cuda"), 3, "selected cases", "accelbench devices"),
         (("run", "-b", "fake", "-d", "cpu", "--dtype", "tf32"), 3, "selected cases", "accelbench devices"),
-        (("run", "-b", "fake", "-d", "cuda", "--dry-run"), 3, "selected cases", "accelbench devices"),
         (("run", "--dtyp", "float32"), 2, "error: No such option: --dtyp.", "hint: Did you mean '--dtype'?"),
         (("histori",), 2, "error: No such command 'histori'.", "hint: Did you mean 'history'?"),
         (("run", "--rounds", "0"), 2, "error: Invalid value for '--rounds'", "accelbench run --help"),
@@ -194,22 +158,15 @@ CONV2D = ("run", "-b", "fake", "-w", "conv2d")
         (("run", "-w", "gemm", "-p", "gemm=1"), 2, "parameter 'gemm'", "-w gemm selects it"),
         (("run", "-w", "gemm", "-p", "dtype=x"), 2, "parameter 'dtype'", "--dtype"),
         (("baseline", "set"), 2, "error: Missing argument", "accelbench baseline set --help"),
-        (("list",), 2, "Missing argument 'subject'. Choose from: workloads", "accelbench list --help"),
         (("compare", "a", "b", "-w", "gemm"), 2, "compared, not measured", "need --ab: --workload."),
         (("report",), 5, "no runs", "accelbench run --suite hello"),
         (("report", "nosuch"), 5, "No run 'nosuch'", "accelbench run"),
         (("compare", "a", "b", "--only", "slow"), 2, "No verdict named 'slow'.", "Did you mean 'slower'?"),
         (("report", "--format", "png,svg"), 2, "Several formats are written to a folder.", "-o FOLDER"),
         (("report", "-o", "run.pdf"), 2, "run.pdf has the extension of no format", ".md, .png, .svg, .tex"),
-        (("history", "-o", "h.pdf"), 2, "h.pdf has the extension of no format.", "--format"),
-        (("run", "-p"), 2, "-p", "accelbench --help"),
-        (("report", "--columns", "latenci"), 5, "no runs", "accelbench run"),
         (("history", "--threshold", "3"), 2, "'3' is not between 0% and 100%.", ""),
-        (("compare",), 2, "", ""),
         (("compare", "a", "b", "c"), 2, "", ""),
         (("check", "--threads", "0"), 2, "'0' is not a number of threads.", ""),
-        (("runs", "prune"), 2, "", ""),
-        (("env", "create"), 2, "", ""),
         (("baseline", "show", "nosuch"), 5, "No baseline 'nosuch'", ""),
         (("--nosuch",), 2, "--nosuch", "accelbench --help"),
     ],
@@ -246,16 +203,6 @@ left out: 1 on fake:cpu, unsupported: TF32 is a mode of NVIDIA tensor cores; a C
     fields = json.loads(accelbench(*arguments, "--format", "json", cwd=tmp_path).stdout)
     assert [len(fields[key]) for key in ("cases", "left_out")] == [1, 1]
     assert not (tmp_path / "results").exists()
-
-
-@pytest.mark.real
-@pytest.mark.parametrize("subject", ["workloads", "backends", "suites", "runs"])
-def test_every_list_has_a_json_form(stored: Path, subject: str) -> None:
-    output = accelbench("list", subject, cwd=stored).stdout
-    parsed = json.loads(accelbench("list", subject, "--format", "json", cwd=stored).stdout)
-    assert parsed
-    names = [next(iter(entry.values())) for entry in parsed]
-    assert [line.split()[0] for line in output.splitlines()[1 : 1 + len(names)]] == names
 
 
 def test_devices_are_listed_for_people_and_programs(tmp_path: Path) -> None:

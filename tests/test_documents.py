@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import cache
 from itertools import groupby, product
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.cells import cell_len
@@ -20,6 +21,7 @@ from benchbench.analyse.metrics import METRICS, metric_named
 from benchbench.analyse.pricing import Prices
 from benchbench.analyse.roofline import Ceiling
 from benchbench.choosing.choice import compare_hardware
+from benchbench.cli import formats
 from benchbench.diagnosis.checks import Finding, Level
 from benchbench.documents.bisection import bisection_document
 from benchbench.documents.comparison import comparison_document
@@ -51,7 +53,7 @@ from benchbench.documents.profile import differences_document, profile_document
 from benchbench.documents.run import report_document
 from benchbench.documents.run_list import runs_document
 from benchbench.environments.interpreters import EnvironmentState
-from benchbench.exporters import FORMATS, export
+from benchbench.exporters import FORMATS, Format, export
 from benchbench.exporters.terminal import render
 from benchbench.exporters.text import cell_text, escape_markdown, marks
 from benchbench.judging.bisection import Estimate, SearchEnd, SearchResult, SearchRules, Span, VersionPair
@@ -77,7 +79,7 @@ from tests.factories import (
     an_operator,
     some_rounds,
 )
-from tests.program import accelbench, environment
+from tests.program import accelbench
 from tests.rendering import TEXTS, commands_in, rendered
 from tests.test_architecture import ROOT
 
@@ -423,51 +425,14 @@ def test_alternatives_with_the_same_columns_are_one_markdown_table() -> None:
     assert "| **one** |  |  |\n| torch | 500 ms | 2.00 image/s |" in markdown
 
 
-# An additional format
+def test_a_function_and_a_line_add_a_format(
+    build_document: BuildDocument, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def org(document: Document) -> dict[str, bytes]:
+        return {f"{document.name}.org": f"* {document.title}\n".encode()}
 
-WITH_ORG = '''
-import json, os, sys, types
-from benchbench import cli, exporters
-from benchbench.exporters.text import cell_text, marks
-
-def org(document):
-    """Headings and tables of Org mode."""
-    labels = marks(document)
-    lines = [f"* {document.title}", *document.facts]
-    for table in document.tables:
-        lines += [f"** {table.title}"] if table.title else []
-        lines += ["| " + " | ".join(cell_text(cell, labels) for cell in row) + " |" for row in table.rows]
-    return {f"{document.name}.org": "\\n".join([*lines, ""]).encode()}
-
-exporters.FORMATS["org"] = exporters.Format("org", "org:org")
-sys.modules["benchbench.exporters.org"] = types.SimpleNamespace(org=org)
-for path, arguments in json.loads(sys.argv[1]).items():
-    if os.fork() == 0:
-        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), 1)
-        sys.argv[1:] = arguments
-        sys.exit(cli.main())
-    assert os.wait()[1] == 0, arguments
-'''
-IN_ORG = {
-    ("report",): "* Run 20260102-030405-abcd",
-    ("compare", "latest~1", "latest"): "| slower | gemm",
-    ("history",): "** gemm",
-    ("list", "backends"): "| torch |",
-    ("doctor",): "* Sources of error on this machine",
-}
-
-
-@pytest.mark.real
-def test_a_new_format_is_one_of_every_verb_and_selected_by_its_file_extension(tmp_path: Path) -> None:
-    for number, seconds in enumerate((0.001, 0.002)):
-        info = a_run_info(id=f"2026010{number + 1}-030405-abcd", started=f"2026-01-0{number + 1}T03:04:05Z")
-        records = some_rounds(seconds, seconds * 1.01, seconds)
-        runs.store_run(tmp_path / "results", a_run(records, id=info.id, started=info.started))
-    commands = {arguments[0]: [*arguments, "--format", "org"] for arguments in IN_ORG}
-    commands["nothing"] = ["history", "-o", "found.org"]
-    program = [sys.executable, "-c", WITH_ORG, json.dumps(commands)]
-    subprocess.run(program, cwd=tmp_path, env=environment(), check=True, timeout=300)
-    for arguments, text in IN_ORG.items():
-        assert text in (tmp_path / arguments[0]).read_text()
-    assert (tmp_path / "found.org").read_text().startswith("* History")
-    assert (tmp_path / "nothing").read_text() == ""
+    monkeypatch.setitem(FORMATS, "org", Format("org", "org:org"))
+    monkeypatch.setitem(sys.modules, "benchbench.exporters.org", SimpleNamespace(org=org))  # type: ignore[arg-type]
+    assert formats.format_of(Path("found.org")) == formats.checked_text("org") == "org"
+    for verb in DOCUMENTS:
+        assert rendered(build_document(verb, "name"), "org").startswith("* "), verb

@@ -107,16 +107,10 @@ def of_benchmark(**over: object) -> bytes:
 IMPORTS = {
     "key twice": (b'{"version": "4", ' + of_import()[1:], "the key 'version' appears twice"),
     "name of 9 MB": (of_benchmark(fullname="a" * 9_000_000), "has 9000000 characters"),
-    "309 digits": (of_benchmark(stats={"data": [1.0], "iterations": 10**309}), "more than 30 digits"),
-    "5000 digits": (of_import().replace(b": 1}", b": " + b"1" * 5000 + b"}"), "out of range"),
     "cpus": (of_import(machine_info={"cpu": {"count": 10**309}}), "more than 30 digits"),
     "levels": (b'{"x":' * 100_000, "recursion"),
     "sum overflows": (of_benchmark(stats={"data": [1e308, 1e308]}), "no duration"),
     "NaN": (of_import().replace(b"0.1", b"NaN"), "not valid JSON"),
-    "1e999": (of_import().replace(b"0.1", b"1e999"), "not valid JSON"),
-    "BOM": (b"\xef\xbb\xbf" + of_import(), "not valid JSON"),
-    "more after it": (of_import() + b"{}", "not valid JSON"),
-    "lone surrogate": (of_import().replace(b"test_a", rb"\ud800"), "not valid JSON"),
     "date": (of_import(datetime="0001-01-01T00:00:00+23:59"), ""),
     "twice": (of_import(benchmarks=[BENCHMARK] * 2), "test_a appears twice"),
     "many": (

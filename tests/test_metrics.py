@@ -206,9 +206,8 @@ def test_an_empty_column_has_a_note_with_the_reason(outcome: Measurement, column
     assert f"{column}: {reason}" in row["notes"]
 
 
-def test_p99_needs_662_samples() -> None:
-    row = the_row(a_measurement(block_s=(0.01,) * P99_SAMPLES))
-    assert row["latency_p99_s"] == pytest.approx(0.001)
+def test_columns_that_need_several_samples_have_values_with_enough() -> None:
+    assert the_row(a_measurement(block_s=(0.01,) * P99_SAMPLES))["latency_p99_s"] == pytest.approx(0.001)
 
 
 @pytest.mark.parametrize(
@@ -247,12 +246,9 @@ def test_a_case_with_a_failed_round_is_failed_and_has_no_speed() -> None:
     row = the_row(a_measurement(), a_failure(), a_measurement())
     assert row["status"] == "crashed"
     assert row["message"] == "worker killed by signal 11 (1 of 3 rounds)"
+    assert the_row(a_failure(), a_failure())["message"] == "worker killed by signal 11"
     assert {row[name] for name in SPEED} == {None}
     assert (row["rounds"], row["samples"], row["flops"]) == (2, 10, 524_288)
-
-
-def test_a_case_that_always_fails_has_an_unchanged_message() -> None:
-    assert the_row(a_failure(), a_failure())["message"] == "worker killed by signal 11"
 
 
 @pytest.mark.parametrize("last", [(), (a_failure(status=Status.INTERRUPTED, message="stopped by hand"),)])
@@ -325,11 +321,6 @@ def test_a_run_without_cases_has_no_rows_but_all_columns() -> None:
     assert (len(table), tuple(table.columns)) == (0, COLUMNS)
 
 
-def test_a_target_without_a_probe_has_no_version() -> None:
-    (row,) = the_rows(a_run([], plan=(a_case(backend="jax"),), probes=(a_probe("torch"),)))
-    assert row["framework_version"] is None
-
-
 def with_energy(joules: float, **over: Any) -> Measurement:
     """Blocks timed for four seconds; the counter moved by `joules` in the middle two seconds."""
     telemetry = a_telemetry(at_s=(1.0, 3.0), busy_s=(), own_s=(), energy_j=(0.0, joules))
@@ -380,14 +371,6 @@ def test_intervals_of_a_run_have_moderated_variances() -> None:
         assert (row["latency_low_s"], row["latency_s"], row["latency_high_s"]) == pytest.approx(
             (middle / factor, middle, middle * factor)
         )
-
-
-def test_throttling_is_only_a_note() -> None:
-    hot = a_telemetry(reasons=(0x40,) * 11, sm_mhz=(1000,) * 11)
-    row = the_row(a_watched(hot), a_watched(hot))
-    assert row["status"] == "ok"
-    assert row["latency_s"] is not None
-    assert "throttled: 100 % of 22 samples (thermal slowdown)" in row["notes"]
 
 
 def test_a_clock_is_compared_with_the_usual_clock_of_its_device() -> None:

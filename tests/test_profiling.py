@@ -90,23 +90,11 @@ def test_a_failed_case_is_not_profiled(tmp_path: Path) -> None:
     assert len(tables(tmp_path)) == 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "message", "hint"),
-    [
-        (("profile",), 5, "has no profile to show", "run --profile"),
-        (("profile", "nosuch"), 5, "No run 'nosuch'", "accelbench"),
-    ],
-)
-def test_the_error_of_a_run_without_profiles_has_the_command(
-    tmp_path: Path, arguments: tuple[str, ...], code: int, message: str, hint: str
-) -> None:
-    runs.store_run(tmp_path / "results", a_run())
-    process = accelbench(*arguments, cwd=tmp_path, code=code)
-    assert message in process.stderr
-    assert hint in process.stderr
-
-
-def test_patterns_and_runs_without_matching_cases_are_errors(tmp_path: Path) -> None:
+def test_runs_without_profiles_or_matching_cases_are_errors(tmp_path: Path) -> None:
+    runs.store_run(tmp_path / "results", a_run(id="20250101-030405-none"))
+    errors = accelbench("profile", "2025", cwd=tmp_path, code=5).stderr
+    assert "has no profile to show" in errors
+    assert "run --profile" in errors
     for number, workloads in enumerate((["honest", "gemm"], ["uneven"])):
         records = [a_record(case=a_case(workload=workload)) for workload in workloads]
         run = runs.store_run(tmp_path / "results", a_run(records, id=f"2026010{number}-030405-abcd"))
@@ -175,15 +163,12 @@ def test_an_impossible_profile_affects_no_other_profile(tmp_path: Path, change: 
     assert path.name in damaged[0]
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b"[" * 100_000, b'{"schema":99}'], ids=len)
-def test_a_file_without_a_profile_is_damaged(tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize(
+    ("content", "message"), [(b"", "not valid JSON"), (b"[]", "object"), (b'{"schema":99}', "newer")]
+)
+def test_a_file_without_a_profile_is_damaged(tmp_path: Path, content: bytes, message: str) -> None:
     disk.save(tmp_path / artifacts.ARTIFACTS / "x.profile.json", content)
-    assert artifacts.read_profiles(tmp_path)[1]
-
-
-def test_a_profile_of_a_newer_version_is_unreadable(tmp_path: Path) -> None:
-    keep(tmp_path, replace(a_profiled(), schema=99))
-    assert "newer" in artifacts.read_profiles(tmp_path)[1][0]
+    assert message in artifacts.read_profiles(tmp_path)[1][0]
 
 
 @pytest.mark.parametrize(
@@ -251,7 +236,6 @@ def test_a_trace_that_its_worker_cannot_read_is_read_by_another() -> None:
             "reading its trace takes jax or tensorflow: No module named jax",
         ),
         ({"profile": {"status": "ok"}}, Answer(None), "cannot be read"),
-        ({"profile": 7}, Answer(None), "cannot be read"),
         ({"nothing": 1}, Answer(None), "cannot be read"),
         ({"profile": asdict(replace(a_profile(), operators=()))}, Answer(None), "saw no operator"),
         (

@@ -68,10 +68,7 @@ REDACT = redaction({"MY_API_KEY": CANARY, "SHORT_TOKEN": "yes", "PLAIN": "visibl
         ("needs nncf (pip install -e '/opt/my src/bench[ov]')", "needs nncf (pip install -e '.[ov]')"),
         ("→ pip install '/home/ada/bench[torch]'", "→ pip install '.[torch]'"),
         ("pip install 'accelbench[jax]', /opt/x[0]", "pip install 'accelbench[jax]', /opt/x[0]"),
-        (
-            "gemm(m=64,n=64,k=64)/float32/eager@torch:cuda:0",
-            "gemm(m=64,n=64,k=64)/float32/eager@torch:cuda:0",
-        ),
+        ("gemm(m=64)/float32/eager@torch:cuda:0", "gemm(m=64)/float32/eager@torch:cuda:0"),
         ("mine(tokens_1=1024,max_token=16)/float32", "mine(tokens_1=1024,max_token=16)/float32"),
         ("9 tokens: 3 of them", "9 tokens: 3 of them"),
         ("1.23 ms, 45 token/s", "1.23 ms, 45 token/s"),
@@ -201,10 +198,8 @@ def test_x16_an_internal_error_shows_no_local_variables_or_secrets(tmp_path: Pat
     assert CANARY not in details.read_text()
 
 
-def test_a_very_long_secret_is_hidden(tmp_path: Path) -> None:
+def test_a_very_long_secret_is_hidden() -> None:
     secret = "s" * 300
-    process = accelbench("run", "-b", "fake", "-w", "gemm", "--rounds", "1", cwd=tmp_path, MY_TOKEN=secret)
-    assert secret not in process.stdout + process.stderr
     assert redaction({"MY_TOKEN": secret}, "", "")(f"401: {secret}") == f"401: {HIDDEN}"
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import tempfile
 from collections.abc import Sequence
 from functools import reduce
 from operator import getitem
@@ -122,7 +123,7 @@ def test_missing_records_are_measured_as_another_part(ended: Path, tmp_path: Pat
     hint = f"interrupted, or still being measured: {line}"
     assert f"{hint} --results {folder.parents[1]}" in api.report(folder).facts
     assert f"- {hint}" in accelbench("report", "--format", "markdown", cwd=tmp_path).stdout.splitlines()
-    output = accelbench(*line.split()[1:], cwd=tmp_path, **only("honest")).stderr
+    output = accelbench(*line.split()[1:], "--seed", "1", cwd=tmp_path, **only("honest")).stderr
     assert "2 records exist already" in output
     run = runs.read_run(folder)
     assert (run.ended, run.damaged) == (True, ())
@@ -148,18 +149,6 @@ def test_the_newest_run_that_was_interrupted_is_resumed(ended: Path, tmp_path: P
     assert runs.progress(older) is runs.Progress.ENDED
     output = accelbench("run", "--resume", cwd=tmp_path, code=2).stderr
     assert "No run in results/runs was interrupted." in output
-
-
-@pytest.mark.real
-def test_resuming_keeps_the_settings_of_a_run(
-    ended: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = interrupted(ended, tmp_path)
-    records: list[Record] = []
-    in_test_environment(monkeypatch, tmp_path)
-    run = api.run(resume=folder.name, seed=1, results=tmp_path / "results", on_record=records.append)
-    assert len(records) == 4
-    assert run.records[2:] == tuple(records)
 
 
 @pytest.mark.parametrize(
@@ -188,18 +177,13 @@ def test_every_difference_from_the_first_part_is_reported(
     in_test_environment(monkeypatch, tmp_path)
     folder = interrupted(ended, tmp_path)
     probes = runs.read_head(folder).probes
-    assert differences(runs.read_run(folder), probes) == []
+    memory_bytes = runs.read_head(folder).machine.memory_bytes
+    for size in (memory_bytes + 2**24, memory_bytes):  # a little less memory is the same machine
+        change_head(folder, ("machine", "memory_bytes"), size)
+        assert differences(runs.read_run(folder), probes) == []
     change_head(folder, path, value)
     (lines,) = differences(runs.read_run(folder), probes)
     assert message in lines
-
-
-def test_a_little_less_memory_is_the_same_machine(ended: Path, tmp_path: Path) -> None:
-    folder = interrupted(ended, tmp_path)
-    head = runs.read_head(folder)
-    change_head(folder, ("machine", "memory_bytes"), head.machine.memory_bytes + 2**24)
-    lines = differences(runs.read_run(folder), head.probes)
-    assert not [line for line in lines if line.startswith("memory")]
 
 
 def test_a_run_with_differences_is_not_resumed(ended: Path, tmp_path: Path) -> None:
@@ -227,6 +211,8 @@ def test_other_options_are_refused_when_resuming(
     folder = interrupted(ended, tmp_path)
     with pytest.raises(UsageError, match=message):
         api.run(resume=folder.name, results=tmp_path / "results", **options)
+    with pytest.raises(UsageError):
+        api.run(resume=True, results="/nowhere")
 
 
 def test_an_ended_run_is_not_resumed(ended: Path) -> None:
@@ -297,8 +283,6 @@ def test_differing_parts_are_noted_and_not_compared() -> None:
 @settings(max_examples=20)
 @given(st.binary(max_size=30).filter(lambda end: b"\n" not in end))
 def test_only_a_torn_record_is_truncated(tail: bytes) -> None:
-    import tempfile
-
     with tempfile.TemporaryDirectory() as name:
         folder = runs.store_run(Path(name), a_run(some_rounds(1.0, 1.1), id="torn"))
         path = folder / "records.jsonl"
@@ -308,8 +292,3 @@ def test_only_a_torn_record_is_truncated(tail: bytes) -> None:
             with runs.RunWriter(folder) as writer:
                 writer.drop_torn()
             assert path.read_bytes() == remaining
-
-
-def test_a_run_that_does_not_exist_is_an_error() -> None:
-    with pytest.raises(UsageError):
-        api.run(resume=True, results="/nowhere")

@@ -196,14 +196,8 @@ def test_an_invalid_record_is_a_fault(
     ("head", "message"),
     [
         (b"[]", "not a JSON object"),
-        (b"{", "not valid JSON"),
         (b'{"schema": 2, "schema": 2}', "the key 'schema' appears twice"),
-        (b'{"schema": NaN}', "not valid JSON"),
-        (b'{"schema": 1e999}', "out of range"),
-        (b'{"schema": ' + b"9" * 5000 + b"}", "out of range"),
         (b"[" * 100_000, "recursion"),
-        (b'{"a": "\xff"}', "not valid JSON"),
-        (b'{"a": "\\ud800"}', "not valid JSON"),
         (b'{"schema": 2, "id": "../../x"}', "id: it could name a file elsewhere"),
     ],
 )
