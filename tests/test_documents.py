@@ -432,7 +432,7 @@ def test_a_function_and_a_line_add_a_format(
         return {f"{document.name}.org": f"* {document.title}\n".encode()}
 
     monkeypatch.setitem(FORMATS, "org", Format("org", "org:org"))
-    monkeypatch.setitem(sys.modules, "benchbench.exporters.org", SimpleNamespace(org=org))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "benchbench.exporters.org", SimpleNamespace(org=org))
     assert formats.format_of(Path("found.org")) == formats.checked_text("org") == "org"
     for verb in DOCUMENTS:
         assert rendered(build_document(verb, "name"), "org").startswith("* "), verb
