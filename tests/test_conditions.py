@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchbench.machine import conditions, sampler
+from benchbench.machine import conditions
 from benchbench.model.measurement import Measurement, Telemetry, Window
 from benchbench.model.note import NoteKind, note
 from tests.factories import a_case, a_failure, a_measurement, a_record, a_telemetry, a_watched
@@ -141,8 +141,7 @@ def test_a_quota_that_throttles_a_hundredth_of_the_time_is_noted(stopped_s: floa
 
 
 def throttled(stopped_s: float, **over: Any) -> Measurement:
-    column = tuple(stopped_s * number / (SAMPLES - 1) for number in range(SAMPLES))
-    return a_watched(a_telemetry(throttled_s=column), **over)
+    return a_watched(a_telemetry(throttled_s=rising(stopped_s)), **over)
 
 
 def test_the_step_time_of_a_throttled_case_includes_the_pauses() -> None:
@@ -237,37 +236,6 @@ def test_energy_is_positive_or_has_a_reason(joules: list[float], gaps: list[floa
 
 
 # Simulation of a machine without other programs: ticks of /proc/stat, the sampler's cost, and housekeeping
-
-TICK_S = 0.01
-WAKE_UPS = 2.0  # of system services per second
-WAKE_UP_S = (0.001, 0.015)  # CPU time of each; a fiftieth of a core in all
-
-
-def a_quiet_process(source: np.random.Generator, cpus: int, length_s: float) -> Measurement:
-    """A process with blocks on all CPUs, sampled as by the parent process."""
-    at_s = np.arange(source.uniform(0, sampler.INTERVAL_S), length_s, sampler.INTERVAL_S)
-    wakes = np.sort(source.uniform(0, length_s, source.poisson(WAKE_UPS * length_s)))
-    used = np.cumsum(source.uniform(*WAKE_UP_S, len(wakes)))
-    housekeeping = np.concatenate(([0.0], used))[np.searchsorted(wakes, at_s)]
-    share = source.uniform(0.9, 1.0)  # share of the CPUs that the case's threads use
-    own_s = 5e-4 * np.arange(len(at_s))
-    ticks = np.floor((share * cpus * at_s + own_s + housekeeping) / TICK_S + source.uniform(0, 1, len(at_s)))
-    busy = np.maximum.accumulate(ticks) * TICK_S
-    telemetry = a_telemetry(
-        cpus=cpus, at_s=tuple(at_s), busy_s=tuple(busy - busy[0]), own_s=tuple(own_s - own_s[0])
-    )
-    window = Window(began_s=0.0, ended_s=length_s, cpu_s=share * cpus * length_s)
-    return a_measurement(window=window, telemetry=telemetry)
-
-
-@pytest.mark.parametrize("cpus", [1, 2, 8, 64])
-@pytest.mark.parametrize(("rounds", "length_s"), [(3, 0.75), (5, 2.0), (10, 10.0)])
-def test_a_quiet_machine_is_never_contended(cpus: int, rounds: int, length_s: float) -> None:
-    source = np.random.default_rng([cpus, rounds])
-    for _ in range(10):
-        processes = [a_quiet_process(source, cpus, length_s) for _ in range(rounds)]
-        assert conditions.condition_notes(processes) == []
-        assert conditions.other_cores(processes) is not None
 
 
 def recorded_runs() -> list[list[Measurement]]:

@@ -63,28 +63,6 @@ def test_inductor_graphs_are_planned_for_one_backward_pass_only(
     assert ("several backward passes" in refusal(workload, mode, **params)) == refused
 
 
-def test_a_graph_is_timed_from_its_first_replay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One eager call, then capture and replay; inductor's graphs are warmed up, recorded and replayed."""
-    cuda = SimpleNamespace(set_device=lambda device: None)
-    switch = SimpleNamespace(fp32_precision="")
-    libraries = SimpleNamespace(
-        cuda=SimpleNamespace(matmul=switch), cudnn=SimpleNamespace(conv=switch, rnn=switch),
-        mkldnn=SimpleNamespace(matmul=switch, conv=switch, rnn=switch),
-    )  # fmt: skip
-    fake = SimpleNamespace(
-        device=lambda name: name, float32="float32", cuda=cuda, backends=libraries,
-        set_float32_matmul_precision=lambda how: None,
-    )  # fmt: skip
-    monkeypatch.setitem(sys.modules, "torch", fake)
-    monkeypatch.setitem(sys.modules, "torch.backends", libraries)
-    calls = {}
-    for mode in ("eager", "compile", "cudagraph", "reduce-overhead"):
-        session = CudaSession("cuda:0", Dtype.FLOAT32, mode)
-        session.fix()
-        calls[mode] = session.calls_until_timed
-    assert calls == {"eager": 1, "compile": 1, "cudagraph": 2, "reduce-overhead": 3}
-
-
 @pytest.mark.real
 def test_skipped_inductor_graphs_are_counted_if_graphs_were_requested() -> None:
     pytest.importorskip("torch")

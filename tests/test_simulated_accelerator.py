@@ -14,20 +14,8 @@ from tests.program import accelbench, environment, rows
 FOLDER = Path(__file__).parent / "simulated_device"
 OPERATOR_S = 1e-3  # as in simulated_device/torch_toy.py
 NOT_VERIFIED = "toy devices are not yet verified by us on this hardware"
-SMALL = (
-    "-p",
-    "m=n=k=64",
-    "-p",
-    "batch=2",
-    "-p",
-    "channels=4",
-    "-p",
-    "height=8",
-    "-p",
-    "width=8",
-    "-p",
-    "filters=4",
-)
+SIZES = ("m=n=k=64", "batch=2", "channels=4", "height=8", "width=8", "filters=4")
+SMALL = [word for size in SIZES for word in ("-p", size)]
 MODEL = """
 import torch
 

@@ -4,11 +4,10 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from socket import SHUT_RDWR, socketpair
-from threading import Thread
+from socket import socketpair
 from typing import Any
 
 import pytest
@@ -30,7 +29,6 @@ from benchbench.model.run import Settings
 from benchbench.running import recording, verification
 from benchbench.running.observer import RunObserver
 from benchbench.timing.policy import POLICIES
-from benchbench.wire import MAX_MESSAGE_BYTES
 from benchbench.worker import jobs
 from tests.factories import a_case, a_run_info
 from tests.program import folder_with
@@ -236,39 +234,6 @@ JSON = st.recursive(
 @given(st.dictionaries(st.sampled_from(["outcome", "stages_s", "x"]), JSON))
 def test_no_reply_raises(reply: Message) -> None:
     assert isinstance(verification.decode_outcome(Answer(reply), {}), Failure)
-
-
-@given(st.binary(max_size=200))
-def test_bytes_on_the_channel_raise_only_value_errors(content: bytes) -> None:
-    ours, theirs = socketpair()
-    channel = Channel(ours)
-    theirs.sendall(content)
-    theirs.close()
-    try:
-        while channel.receive(1.0) is not None:
-            pass
-    except ValueError:
-        pass
-    finally:
-        channel.close()
-
-
-def test_a_message_without_an_end_is_not_kept() -> None:
-    ours, theirs = socketpair()
-    channel = Channel(ours)
-
-    def send() -> None:
-        with suppress(OSError):  # nobody reads it completely
-            theirs.sendall(b"x" * (MAX_MESSAGE_BYTES + 2**20))
-
-    sender = Thread(target=send, daemon=True)
-    sender.start()
-    with pytest.raises(ValueError, match="more than"):
-        channel.receive(60.0)
-    theirs.shutdown(SHUT_RDWR)
-    sender.join()
-    channel.close()
-    theirs.close()
 
 
 def test_an_unread_answer_is_not_mistaken_for_a_later_one() -> None:
