@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import socket
 import threading
 import time
@@ -257,30 +256,6 @@ def test_every_rank_receives_the_values_of_all(tmp_path: Path, size: int) -> Non
     assert [rank["values"] for rank in ranks] == [expected] * size
     assert [rank["world"] for rank in ranks] == [[rank, size] for rank in range(size)]
     assert all(rank["threads"] <= 2 for rank in ranks)
-
-
-def test_a_rank_that_starts_late_is_waited_for(tmp_path: Path) -> None:
-    def run(_: dict[str, Any], world: World) -> dict[str, Any]:
-        time.sleep(LATE_S * world.rank)
-        return {**GOOD, "values": world.gather(world.rank)}
-
-    assert [rank["values"] for rank in run_ranks(job(tmp_path), run)["ranks"]] == [[0, 1]] * 2
-
-
-@pytest.mark.real  # waits for a time-out
-@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM])
-def test_a_rank_that_dies_is_named_and_the_others_are_ended(tmp_path: Path, sign: signal.Signals) -> None:
-    def run(_: dict[str, Any], world: World) -> dict[str, Any]:
-        if world.rank == 1:
-            os.kill(os.getpid(), sign)
-        world.gather(None)
-        return GOOD
-
-    before, start = children(), time.monotonic()
-    reply = run_ranks(job(tmp_path), run)
-    assert failure_of(reply) == ("crashed", f"rank 1 of 2: killed by {sign.name}")
-    assert time.monotonic() - start < 10
-    assert not children() - before
 
 
 def test_the_dead_rank_is_reported_and_not_its_consequences(tmp_path: Path) -> None:

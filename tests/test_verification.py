@@ -162,17 +162,6 @@ def test_a_training_step_without_state_is_an_error_with_advice(result: Any) -> N
         runner.step()
 
 
-def test_a_wrong_return_value_is_a_row_with_the_advice(tmp_path: Path) -> None:
-    names = "odd_dict,odd_tuple,odd_nothing"
-    accelbench("run", "-b", "fake", "-d", "cpu", "--rounds", "1", "-w", names, cwd=tmp_path, code=4)
-    messages = {row["workload"]: row["message"] for row in rows(tmp_path)}
-    descriptions = {"odd_dict": "a dict of 1", "odd_tuple": "a tuple of 2", "odd_nothing": "nothing"}
-    advice = "return the output alone, an array of the framework"
-    assert messages == {
-        name: f"the step returned {description}: {advice}" for name, description in descriptions.items()
-    }
-
-
 class Pool:
     """A pool that answers jobs by their kind; `answers` replaces default answers."""
 

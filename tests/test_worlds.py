@@ -81,15 +81,6 @@ def test_an_invalid_world_is_an_error_with_the_valid_forms(text: str) -> None:
     assert "--world" in error.value.hint
 
 
-@given(st.text("01+:acpu²-", max_size=12))
-def test_any_text_is_a_world_or_an_error(text: str) -> None:
-    try:
-        spec = parse_world(text)
-    except UsageError:
-        return
-    assert spec.devices == max(len(spec.names), 1) or not spec.names
-
-
 def test_consecutive_devices_give_the_case_of_their_number() -> None:
     """The case equals one of --world 2, so that the two are compared."""
     assert ids(planned("cuda:1+cuda:2")) == ids(planned(2, devices=("cuda:1",)))
