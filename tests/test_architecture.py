@@ -50,7 +50,7 @@ def read(path: Path) -> Source:
     nodes = list(ast.walk(tree))
     calls = [node for node in nodes if isinstance(node, ast.Call)]
     return Source(
-        calls=frozenset(text_of(call.func) for call in calls),
+        calls=frozenset(ast.unparse(call.func) for call in calls),
         keywords=frozenset(item.arg for call in calls for item in call.keywords if item.arg),
         imports=tuple(
             (getattr(node, "module", None) or "", tuple(item.name for item in node.names))
@@ -58,15 +58,6 @@ def read(path: Path) -> Source:
             if isinstance(node, ast.Import | ast.ImportFrom)
         ),
     )
-
-
-def text_of(called: ast.expr) -> str:
-    """Like `ast.unparse`, but faster."""
-    if isinstance(called, ast.Name):
-        return called.id
-    if isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name):
-        return f"{called.value.id}.{called.attr}"
-    return ast.unparse(called)
 
 
 LIGHT_COMMANDS = (

@@ -25,10 +25,7 @@ from benchbench.cli import formats
 from benchbench.diagnosis.checks import Finding, Level
 from benchbench.documents.bisection import bisection_document
 from benchbench.documents.comparison import comparison_document
-from benchbench.documents.doctor import (
-    ceilings_document,
-    findings_document,
-)
+from benchbench.documents.doctor import ceilings_document, findings_document
 from benchbench.documents.document import (
     Cell,
     Column,
@@ -43,11 +40,7 @@ from benchbench.documents.document import (
 from benchbench.documents.gate import Gate, baseline_document, baselines_document, check_document
 from benchbench.documents.hardware import hardware_document
 from benchbench.documents.history import history_document
-from benchbench.documents.lists import (
-    devices_document,
-    environments_document,
-    list_document,
-)
+from benchbench.documents.lists import devices_document, environments_document, list_document
 from benchbench.documents.plan import plan_document
 from benchbench.documents.profile import differences_document, profile_document
 from benchbench.documents.run import report_document
@@ -363,19 +356,13 @@ def test_the_document_module_imports_no_heavy_library() -> None:
     [
         (None, ""),
         (3, "3"),
-        ("text", "text"),
-        (Number(0.0012, "s"), "1.20 ms"),
         (Number(0.0012, "s", 0.0011, 0.0013), "1.20 ms [1.10, 1.30]"),
         (Number(1.08, "×", 1.068, 1.093), "1.080× [1.068, 1.093]"),
         (Number(1.08, "×"), "1.08×"),
-        (Number(0.05, "%"), "5.00 %"),
         (Number(0.05, "%", exact=True), "5%"),
         (Number(30.0, "%"), ">1000 %"),
         (Number(0.0001, "p"), "<0.001"),
-        (Number(2**20, "B"), "1.00 MiB"),
         (Number(-0.003, "s", signed=True), "−3.00 ms"),
-        (Number(1e12, "FLOP/s"), "1.00 TFLOP/s"),
-        (Number(1240, "image/s"), "1.24k image/s"),
         (Cell((Number(1.5, "×"),), unsure=True), "1.50× ?"),
         (Cell((Number(1, "s"), "→", Number(2, "s"))), "1.00 s → 2.00 s"),
     ],

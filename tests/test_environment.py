@@ -227,10 +227,7 @@ def test_a_system_without_proc_still_has_a_description(tmp_path: Path) -> None:
         ({CGROUP: V2, "sys/fs/cgroup/a.slice/b.scope/memory.max": "1073741824\n"}, 2**30),
         ({CGROUP: V2, "sys/fs/cgroup/a.slice/memory.max": "1073741824\n"}, 2**30),
         ({CGROUP: V2, "sys/fs/cgroup/a.slice/memory.max": "max\n"}, 16_000_000 * 1024),
-        (
-            {CGROUP: V1, "sys/fs/cgroup/memory/docker/x/memory.limit_in_bytes": "1073741824\n"},
-            2**30,
-        ),
+        ({CGROUP: V1, "sys/fs/cgroup/memory/docker/x/memory.limit_in_bytes": "1073741824\n"}, 2**30),
         (
             {CGROUP: V1, "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n"},
             16_000_000 * 1024,

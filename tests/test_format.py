@@ -71,17 +71,11 @@ def test_a_larger_value_never_reads_as_smaller(
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (fmt.seconds(0.0012), "1.20 ms"),
         (fmt.seconds(0.0009996), "1.00 ms"),
-        (fmt.seconds(151), "151 s"),
         (fmt.seconds(12_345), "12300 s"),
         (fmt.seconds(0), "0.00 s"),
-        (fmt.rate(117e9, "FLOP/s"), "117 GFLOP/s"),
-        (fmt.per(1240, "image/s"), "1.24k image/s"),
         (fmt.per(9.756, "token/s"), "9.76 token/s"),
-        (fmt.size(65_011_712), "62.0 MiB"),
         (fmt.size(512), "512 B"),
-        (fmt.size(1024), "1.00 KiB"),
         (fmt.ratio(1.2345), "1.23×"),
         (fmt.percent(0.0123), "1.23 %"),
         (fmt.percent(-0.5), "-50.0 %"),

@@ -59,20 +59,13 @@ def a_wrong_result(**over: Any) -> Failure:
 
 
 def test_a_row_has_the_fields_of_its_case() -> None:
-    (row,) = the_rows(a_run(some_rounds(0.001, 0.001, 0.001, case=a_case(target="torch@2.12"))))
+    case = a_case(target="torch@2.12")
+    (row,) = the_rows(a_run(some_rounds(0.001, 0.001, 0.001, case=case)))
+    fields = "suite workload params dtype mode phase cache backend target device".split()
     assert {name: row[name] for name in COLUMNS[:18]} == {
+        **{name: getattr(case, name) for name in fields},
         "case": "gemm(m=64,n=64,k=64)/float32/eager@torch@2.12:cpu",
-        "suite": "quick",
-        "workload": "gemm",
-        "params": {"m": 64, "n": 64, "k": 64},
-        "dtype": "float32",
-        "mode": "eager",
-        "phase": "forward",
-        "cache": "hot",
-        "backend": "torch",
-        "target": "torch@2.12",
         "framework_version": "2.13.0",
-        "device": "cpu",
         "device_name": "Example CPU",
         "status": "ok",
         "message": "",

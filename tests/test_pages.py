@@ -132,10 +132,7 @@ def bench(tmp_path: Path) -> Path:
 @pytest.mark.real
 @pytest.mark.parametrize(
     ("command", "rounds", "case"),
-    [
-        (ONE, "1", "bench.py:exact"),
-        (BOTH, "3", "bench.py:loop@python:cpu → bench.py:exact@python:cpu"),
-    ],
+    [(ONE, "1", "bench.py:exact"), (BOTH, "3", "bench.py:loop@python:cpu → bench.py:exact@python:cpu")],
     ids=["one", "both"],
 )
 def test_functions_are_measured_and_compared(bench: Path, command: list[str], rounds: str, case: str) -> None:
@@ -246,12 +243,7 @@ def test_the_text_form_of_a_run_is_one_line() -> None:
 
 
 def test_a_cell_shows_the_answer_and_the_table_of_a_run() -> None:
-    shown = a_run(
-        [
-            a_record(a_measurement()),
-            a_record(a_failure(message="<b>")),
-        ]
-    )._repr_html_()
+    shown = a_run([a_record(a_measurement()), a_record(a_failure(message="<b>"))])._repr_html_()
     assert "<table>" in shown
     assert "torch eager" in shown
     assert "<b>&lt;b&gt;" not in shown

@@ -35,12 +35,8 @@ def fault(measurement: Measurement, device: str = H100, **case: Any) -> str:
         ("gemm", {}, 0.99, True),
         ("gemm", {}, 1.01, False),
         ("attention", {}, 1.01, False),
-        (
-            "conv2d",
-            {},
-            4.01,
-            True,
-        ),  # Winograd's F(4×4, 3×3) saves a factor of 4; larger tiles and FFTs save more
+        # Winograd's F(4×4, 3×3) saves a factor of 4; larger tiles and FFTs save more.
+        ("conv2d", {}, 4.01, True),
         ("conv2d", {}, 9.01, False),
         ("conv2d", {"kernel": 1, "padding": 0}, 1.01, False),
         ("conv2d", {"kernel_h": 5, "kernel_w": 20, "height": 161, "width": 700}, 60.0, True),
@@ -116,9 +112,8 @@ def test_a_dtype_without_a_peak_is_not_checked() -> None:
 def test_work_that_fits_a_cache_may_exceed_the_memory_bandwidth() -> None:
     step_s = 1e-6
     assert not fault(doing(step_s, flops=0, bytes=256 * 2**20))  # 268 TB/s
-    assert fault(
-        doing(step_s, flops=0, bytes=256 * 2**20 + 3_400_000)
-    )  # the part above the cache at 3.4 TB/s
+    # The part above the cache at 3.4 and 3.3 TB/s.
+    assert fault(doing(step_s, flops=0, bytes=256 * 2**20 + 3_400_000))
     assert not fault(doing(step_s, flops=0, bytes=256 * 2**20 + 3_300_000))
 
 
@@ -229,23 +224,14 @@ def table() -> list[dict[str, str]]:
 @pytest.mark.parametrize(
     ("name", "device"),
     [
-        ("NVIDIA H200", "NVIDIA H200 SXM"),
         ("NVIDIA H100 80GB HBM3", "NVIDIA H100 SXM"),
-        ("NVIDIA H100 PCIe", "NVIDIA H100 PCIe"),
-        ("NVIDIA A100-SXM4-80GB", "NVIDIA A100 SXM"),
         ("A100-SXM4-80GB", "NVIDIA A100 SXM"),
         ("nvidia  a100 80gb pcie", "NVIDIA A100 PCIe"),
-        ("TPU v5e", "Google TPU v5e"),
         ("TPU v5 lite", "Google TPU v5e"),
         ("TPU v5", "Google TPU v5p"),
         ("AMD Instinct MI300X", "AMD MI300X"),
-        ("NVIDIA H100 NVL", "NVIDIA H100 NVL"),
         ("NVIDIA A100-SXM4-40GB", "NVIDIA A100 SXM 40GB"),
-        ("NVIDIA GeForce RTX 4090", "NVIDIA GeForce RTX 4090"),
         ("Tesla V100-SXM2-32GB", "NVIDIA V100 SXM2"),
-        ("NVIDIA GH200 144G HBM3e", "NVIDIA GH200 (HBM3e)"),
-        ("NVIDIA A10G", "NVIDIA A10G"),
-        ("NVIDIA RTX 6000 Ada Generation", "NVIDIA RTX 6000 Ada"),
     ],
 )
 def test_peaks_are_found_by_the_device_names_of_frameworks(name: str, device: str) -> None:
@@ -276,19 +262,6 @@ def test_only_blackwell_ultra_and_rubin_multiply_int8_slower_than_float16() -> N
     complete_rows = [row for row in table() if row["int8"] and row["float16"]]
     slower = {row["device"] for row in complete_rows if float(row["int8"]) < float(row["float16"])}
     assert slower == {"NVIDIA GB300 SXM", "NVIDIA B300 SXM", "NVIDIA Rubin SXM"}
-
-
-def test_only_geforce_has_a_doubled_float16_peak() -> None:
-    geforce, ada = peaks_of("NVIDIA GeForce RTX 4080"), peaks_of("NVIDIA RTX 6000 Ada Generation")
-    assert geforce.flops_limit(Dtype.FLOAT16, narrow_sums=True) == 2 * 97.5e12
-    assert geforce.flops_limit(Dtype.FLOAT16) == 97.5e12
-    assert geforce.flops_limit(Dtype.BFLOAT16, narrow_sums=True) == 97.5e12
-    assert ada.flops_limit(Dtype.FLOAT16, narrow_sums=True) == 364.2e12
-
-
-def test_only_geforce_cards_have_a_clock_margin() -> None:
-    geforce, h100 = peaks_of("NVIDIA GeForce RTX 5090"), peaks_of("NVIDIA H100 80GB HBM3")
-    assert (geforce.clock_margin, h100.clock_margin) == (1.1, 1.0)
 
 
 def test_the_table_names_its_source_and_licence_and_no_name_twice() -> None:

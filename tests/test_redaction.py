@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from benchbench.errors import last_lines
 from benchbench.launch.transport import Answer, Greeting
 from benchbench.redaction import HIDDEN, redacted, redaction
-from tests.program import accelbench, environment
+from tests.program import accelbench, environment, records
 
 CANARY = "canary-4711-value"
 LEAKY = f"""
@@ -33,7 +33,10 @@ from benchbench.workloads.operations.gemm import Gemm as Whole
 class Local(Whole):
     def build_fake(self, device, arrays):
         local = "-".join(("canary", "4711", "value"))
-        raise RuntimeError(f"{len(local)} characters")
+        read(local)
+
+def read(local):
+    raise OSError(f"/home/mine/data: {len(local)} characters, the token=4f9d0c1e77aa is not valid")
 """
 INTERNAL = """
 import os
@@ -171,10 +174,10 @@ def test_x15_canaries_are_found_in_no_output(tmp_path: Path) -> None:
 
 
 @pytest.mark.real
-def test_x16_local_variables_of_a_failure_are_in_no_output(tmp_path: Path) -> None:
+def test_x16_a_failure_keeps_its_traceback_without_secrets_and_local_variables(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/local.py").write_text(LOCAL)
-    workloads = {"ACCELBENCH_WORKLOADS": str(tmp_path / "mine")}
+    workloads = {"ACCELBENCH_WORKLOADS": str(tmp_path / "mine"), "HOME": "/home/mine"}
     options = ("-w", "local", "-b", "fake", "--rounds", "1")
     outputs = [
         accelbench("run", *options, cwd=tmp_path, code=4, **workloads),
@@ -183,8 +186,13 @@ def test_x16_local_variables_of_a_failure_are_in_no_output(tmp_path: Path) -> No
     ]
     texts = [output.stdout + output.stderr for output in outputs]
     texts += [path.read_text(errors="replace") for path in tmp_path.glob("[or]*/**/*") if path.is_file()]
-    assert any("RuntimeError: 17 characters" in text for text in texts)
-    assert not [text for text in texts if CANARY in text]
+    assert not [text for text in texts if CANARY in text or "4f9d0c1e77aa is" in text]
+    (line,) = records(tmp_path)
+    outcome = json.loads(line)["outcome"]
+    assert outcome["message"] == "OSError: ~/data: 17 characters, the token=[redacted] is not valid"
+    assert "Traceback (most recent call last)" in outcome["log"]
+    assert "in read" in outcome["log"]
+    assert outcome["log"].endswith(f"{outcome['message']}\n")
 
 
 def test_x16_an_internal_error_shows_no_local_variables_or_secrets(tmp_path: Path) -> None:

@@ -72,7 +72,6 @@ def test_each_work_has_a_separate_table() -> None:
         a_case(cache=Cache.COLD),
     ]
     records = [record for case in (TORCH, *other_cases) for record in some_rounds(0.001, case=case)]
-
     assert len(report_document(a_run(records)).tables) == 6
 
 
@@ -80,7 +79,6 @@ def test_a_short_title_has_the_parameters_that_differ() -> None:
     cases = [a_case(params={"batch": 8, "m": size, "n": 64}) for size in (64, 128)]
     cases.append(a_case(workload="conv2d", params={"batch": 8, "height": 28, "width": 28}))
     report = report_document(a_run([record for case in cases for record in some_rounds(1, case=case)]))
-
     assert [table.short_title for table in report.tables] == [
         "gemm  m=64 … · float32 · cpu",
         "gemm  m=128 … · float32 · cpu",
@@ -90,14 +88,12 @@ def test_a_short_title_has_the_parameters_that_differ() -> None:
 
 def test_devices_of_one_work_are_lines_of_one_table() -> None:
     report = of_one_work(*some_rounds(2, case=TORCH), *some_rounds(1, case=a_case(device="cuda:0")))
-
     assert report.tables[0].title == "gemm  m=64 n=64 k=64 · float32"
     assert names(report) == ("torch eager cuda:0", "torch eager cpu")
 
 
 def test_placements_and_environments_of_one_target_have_separate_lines() -> None:
     report = of_one_work(*some_rounds(1, case=TORCH), *some_rounds(2, case=a_case(environment={"A": "1"})))
-
     assert names(report) == ("torch eager", "torch eager [env:A=1]")
 
 
@@ -113,14 +109,12 @@ def test_a_short_name_omits_the_only_mode_of_a_target() -> None:
 def test_device_memory_is_preferred_to_host_memory() -> None:
     on_device = a_measurement(peak_device=Memory(bytes=2**30), peak_host=Memory(bytes=2**20))
     nowhere = a_measurement(peak_host=Memory(bytes=None, reason="no /proc"))
-
     report = of_one_work(
         a_record(on_device, case=TORCH),
         a_record(case=TENSORFLOW),
         a_record(nowhere, case=JAX),
         a_record(case=a_case(device="cuda:0")),
     )
-
     assert texts(report, "memory") == ("1.00 GiB", "62.0 MiB", "", "62.0 MiB host")
 
 
@@ -166,7 +160,6 @@ def test_a_difference_that_is_not_significant_has_a_question_mark(
         report = of_one_work(
             *[record for rounds, case in pairs for record in some_rounds(*rounds, case=case)]
         )
-
         assert texts(report, "ratio") == ratios
         assert (UNSURE in report.notes) == ("?" in ratios[1])
 
@@ -181,7 +174,6 @@ def disturbed(step_s: float, case: Case) -> list[Record]:
 def test_processes_that_disagree_have_a_rank_and_an_undecided_ratio() -> None:
     wild = some_rounds(3.55e-3, 0.216, 0.213, case=TORCH)
     report = of_one_work(*wild, *some_rounds(1, case=JAX))
-
     assert texts(report, "latency") == ("processes disagree: 3.55, 216, 213 ms", "1.00 s¹")
     assert texts(report, "rate") == ("", "1.00 product/s")
     assert texts(report, "ratio") == ("1.00× ?", "282× ?")
@@ -205,7 +197,6 @@ def test_contention_matters_only_for_the_slower_case_and_is_always_reported(
     calm = some_rounds(0.999 * calm_s, calm_s, 1.001 * calm_s, case=JAX)
     report = of_one_work(*disturbed(busy_s, TORCH), *calm)
     latencies = dict(zip(names(report), texts(report, "latency"), strict=True))
-
     assert latencies["torch eager"].endswith(" contended¹")
     assert dict(zip(names(report), texts(report, "ratio"), strict=True)) == ratios
     prefix = "contended: 1 of 2 cases; at worst "
@@ -227,7 +218,6 @@ def test_an_unsteady_case_is_slower_beyond_its_warm_up(fall: float, winner: str 
     ]
     report = of_one_work(*warming, *some_rounds(0.999, 1.0, 1.001, case=JAX))
     footnotes = {text for cell in report.tables[0].cells for text in cell.footnotes}
-
     assert "still warming up when measured, in 3 of 3 rounds" in footnotes
     is_undecided = winner is None
     assert (UNSURE in report.notes) == is_undecided
@@ -265,20 +255,17 @@ def test_processes_that_disagree_decide_nothing_unless_all_are_slower() -> None:
 
 def test_a_single_result_is_not_compared() -> None:
     report = of_one_work(a_record(case=TORCH), a_record(a_failure(), case=JAX))
-
     assert not {"ratio", "speed"} & columns_of(report).keys()
     assert report.answer == ()
 
 
 def test_long_reasons_are_footnotes_without_duplicates() -> None:
     long = a_failure(status=Status.OUT_OF_MEMORY, message="needs about 31 GiB, the limit is 23 GiB")
-
     report = of_one_work(
         a_record(long, case=TORCH),
         a_record(long, case=TENSORFLOW),
         a_record(a_measurement(steady=False), case=JAX),
     )
-
     assert texts(report, "latency") == ("1.00 ms¹ ²", "out_of_memory³", "out_of_memory³")
     assert tuple(foot(report)) == (
         "¹ 1 of 3 rounds",
@@ -306,10 +293,8 @@ def test_notes_that_differ_in_numbers_share_a_footnote_and_marks_are_sorted() ->
 
 def test_reasons_without_a_speed_are_never_merged() -> None:
     failed = [a_failure(message=f"worker killed by signal {n}, in one of several places") for n in (9, 11)]
-
     cases = zip(failed, (TORCH, JAX), strict=True)
     report = of_one_work(*[a_record(failure, case=case) for failure, case in cases])
-
     assert len(report.footnotes) == 2
 
 
@@ -320,11 +305,9 @@ def test_reasons_of_empty_cells_are_not_footnotes() -> None:
 def test_an_omitted_case_is_a_row_if_its_target_has_other_cases() -> None:
     omission = a_left_out(case=JAX, status=Status.UNSUPPORTED, reason="no builder")
     elsewhere = a_case(backend="jax", mode="jit", workload="conv2d")
-
     report = report_document(
         a_run([*some_rounds(0.001, case=TORCH), *some_rounds(0.001, case=elsewhere)], left_out=(omission,))
     )
-
     assert texts(report, "latency")[1] == "unsupported: no builder"
     assert names(report, 1) == ("jax jit",)
 
@@ -415,7 +398,6 @@ def test_two_equally_fast_modes_of_one_backend_have_a_winner() -> None:
     compiled = a_case(backend="torch", mode="compile")
     rounds = [(TORCH, 1.0), (compiled, 1.0), (JAX, 2.0)]
     records = [record for case, step in rounds for record in some_rounds(step, step * 1.001, step, case=case)]
-
     assert verdict_of(of_one_work(*records))["winner"] == "torch"
     only = [record for record in records if record.case.target == "torch"]
     assert verdict_of(of_one_work(*only))["standing"] == "tied"
@@ -434,7 +416,6 @@ def report_with(*names: str, by: str = "", run: Run | None = None) -> RunReport:
 @pytest.mark.parametrize("name", column_names())
 def test_every_number_of_a_row_can_be_a_column(name: str) -> None:
     report = report_with(name)
-
     (name_shown, *_) = [column for column in columns_of(report) if column] or ["none"]
     assert name_shown in (name, "none", *REPORT_COLUMNS)
     assert not [cell for cell in report.tables[0].cells if str(cell) == "None"]
@@ -480,7 +461,6 @@ def test_values_of_an_axis_are_columns() -> None:
         ]
     )
     report = report_with(by="dtype", run=run)
-
     assert [table.title for table in report.tables] == ["gemm  m=64 n=64 k=64 · cpu"]
     assert columns_of(report) == snapshot(
         {
@@ -511,7 +491,6 @@ def test_every_axis_can_be_columns(by: str, columns: tuple[str, ...], names: tup
     ]
     run = a_run([record for step, case in enumerate(cases, 1) for record in some_rounds(step, case=case)])
     columns_by_name = columns_of(report_with(by=by, run=run))
-
     assert tuple(name for name in columns_by_name if name not in ("", "ratio")) == columns
     assert columns_by_name[""] == names
 
@@ -519,7 +498,6 @@ def test_every_axis_can_be_columns(by: str, columns: tuple[str, ...], names: tup
 def test_the_ratio_refers_to_the_first_requested_column() -> None:
     run = a_run([record for size in (1, 2) for record in some_rounds(size, case=a_case(params={"m": size}))])
     columns_by_name = columns_of(report_with("memory", "rate", by="m", run=run))
-
     assert columns_by_name["ratio"] == ("1.00×",)
     assert list(columns_by_name) == ["", "m=1", "rate", "m=2", "ratio"]
 
@@ -527,13 +505,11 @@ def test_the_ratio_refers_to_the_first_requested_column() -> None:
 def test_an_unknown_version_is_filled_in_from_another_case() -> None:
     dead = a_record(a_failure(), framework_version=None)
     alive = a_record(case=a_case(workload="conv2d"), framework_version="2.13.0")
-
     assert "backends: torch 2.13.0 eager" in report_document(a_run([dead, alive])).facts
 
 
 def test_an_empty_plan_still_has_a_report() -> None:
     report = report_document(a_run([], left_out=(a_left_out(),)))
-
     assert report.tables == ()
     assert len(report.notes) == 1
 

@@ -133,11 +133,8 @@ def test_unknown_fields_have_a_reason(over: dict[str, Any], field: str, note: st
     assert f"{field}: {note}" in row["notes"]
 
 
-def test_an_unnamed_cpu_is_the_cpu_of_the_machine() -> None:
+def test_ceilings_are_those_of_the_device_and_of_the_machine_for_an_unnamed_cpu() -> None:
     assert the_row(0.01, model="")["flops_of_ceiling"] is not None
-
-
-def test_ceilings_of_another_device_do_not_count() -> None:
     assert the_row(0.01, case={"device": "sim:0"}, model="virtual accelerator")["flops_of_ceiling"] is None
 
 
@@ -201,9 +198,6 @@ def test_the_report_shows_known_fractions_and_bounds() -> None:
     assert cells["bound by"] == ("compute, 1.00 TFLOP/s",)
     assert "of datasheet" not in cells
     assert "of ceiling" not in lines(())
-
-
-def test_the_report_of_a_copy_shows_its_fraction_of_the_bandwidth() -> None:
     assert lines(CEILINGS, flops=0, bytes=9 * 10**7)["of ceiling"] == ("90.0 %",)
 
 
@@ -233,14 +227,8 @@ def decode_row(step_s: float, ceilings: Any = (MEMORY,), **over: Any) -> Row:
 def test_the_bound_is_the_rate_at_which_memory_provides_weights_and_cache() -> None:
     """10 GB/s provide 10 MB a thousand times per second, for two tokens each."""
     assert decode_bound(decode_row(0.004)) == pytest.approx(2000)
-
-
-def test_without_a_ceiling_the_bound_is_not_known() -> None:
-    assert decode_bound(decode_row(0.004, ())) is None
-
-
-def test_other_steps_have_no_bound() -> None:
-    assert decode_bound(decode_row(0.004, params={"batch": 2, "prompt": 64})) is None
+    assert decode_bound(decode_row(0.004, ())) is None  # without a ceiling
+    assert decode_bound(decode_row(0.004, params={"batch": 2, "prompt": 64})) is None  # no decoding
 
 
 def test_the_answer_has_tokens_per_second_with_their_interval_and_the_bound() -> None:

@@ -17,7 +17,6 @@ SIZES = {"batch": 8, "channels": 64, "height": 28, "width": 28, "filters": 64, "
 def test_a_short_id_has_the_parameters_that_differ() -> None:
     ids = [a_case(workload="conv2d", params={**SIZES, "kernel": kernel}).id for kernel in (1, 3)]
     ids += [a_case(workload="lone", params=SIZES).id, a_case(params={"m": 8}).id, "pytest::a_test"]
-
     assert [cell.short for cell in case_cells(ids).values()] == [
         "conv2d(kernel=1,…)/float32/eager@torch:cpu",
         "conv2d(kernel=3,…)/float32/eager@torch:cpu",
@@ -37,7 +36,6 @@ def test_different_cases_have_different_short_ids(sizes: list[tuple[str, dict[st
         (workload, {name: sizes_of_case.get(name, 0) for name in names}) for workload, sizes_of_case in sizes
     ]
     ids = {a_case(workload=workload, params=sizes_of_case).id for workload, sizes_of_case in cases}
-
     assert len({cell.short for cell in case_cells(ids).values()}) == len(ids)
 
 
@@ -49,7 +47,6 @@ def test_a_narrow_comparison_has_short_ids() -> None:
     )
     comparison = compare_runs(ref, new)
     document = comparison_document(comparison, comparison.verdicts)
-
     assert "slower  conv2d(kernel=1,…)/float32/eager@torch:cpu\n" in render(document, 80)
     assert f"slower  {cases[0].id}\n" in render(document, 120)
 
@@ -57,7 +54,6 @@ def test_a_narrow_comparison_has_short_ids() -> None:
 def test_a_narrow_plan_has_short_ids() -> None:
     case = a_case(workload="resnet50_infer", params={"batch": 1, "image": 224, "depth": 50})
     document = plan_document(a_run_info(plan=(case,)))
-
     assert "resnet50_infer(batch=1,image=224,…)/float32/eager@torch:cpu  " in render(document, 70)
     assert f"{case.id}  " in render(document, 90)
 
@@ -69,7 +65,6 @@ def rows_of_words(*words: str) -> Document:
 def test_no_word_of_a_grid_is_broken() -> None:
     words = ("attention_backward", "optimizer=momentum of the network", "scaled dot-product attention")
     output = render(rows_of_words(*words), 60)
-
     assert max(map(len, output.splitlines())) <= 60
     assert set(" ".join(words).split()) <= set(output.split())
 
@@ -81,7 +76,6 @@ def test_columns_of_high_rank_are_dropped_first_and_named(fields: list[tuple[int
     wide = table([row], columns)
     narrow = narrow_table(wide, {}, width)
     dropped_ranks = [column.rank for column in columns if column not in narrow.columns]
-
     assert all(column.rank < min(dropped_ranks, default=9) for column in narrow.columns)
     assert {column for column in columns if column.rank == 0} <= set(narrow.columns)
     needed_width = sum(max(2, len(str(row[column.name]))) + 2 for column in narrow.columns) - 2

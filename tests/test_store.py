@@ -865,7 +865,6 @@ def test_every_command_and_format_names_a_damaged_line(tmp_path: Path) -> None:
         name: json.loads(accelbench(*verb, "--format", "json", cwd=tmp_path).stdout)
         for name, verb in verbs.items()
     }
-
     assert data["report"]["damaged"] == [line]
     assert data["compare"]["damaged"] == {"ref": [], "new": [line]}
     assert [point["damaged"] for point in data["history"][0]["points"]] == [[], [f"B: {line}"]]

@@ -134,10 +134,7 @@ def test_allocated_memory_belongs_to_the_running_operator_of_the_thread() -> Non
     ]
     spans = [a_span("outer", 1, 4), a_span("inner", 2, 3.2)]
     operators = by_name(summarise(spans, allocations=allocations))
-    assert {name: op.allocated_bytes for name, op in operators.items()} == {
-        "outer": 100,
-        "inner": 10,
-    }
+    assert {name: op.allocated_bytes for name, op in operators.items()} == {"outer": 100, "inner": 10}
 
 
 def test_a_long_memory_timeline_is_thinned_to_its_peaks() -> None:

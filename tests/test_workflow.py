@@ -232,20 +232,6 @@ def test_a_pull_request_cannot_change_its_limits(simulated: Path, runner: Path) 
     assert "limit 90% (accelbench.toml of HEAD^1 'ranking')" in output
 
 
-@pytest.mark.nightly
-@pytest.mark.real
-def test_a_new_workload_does_not_fail_the_job(simulated: Path, runner: Path) -> None:
-    workload = (simulated / "benchmarks/ranking.py").read_text()
-    suite = (simulated / "benchmarks/suite.toml").read_text()
-    added = {
-        "benchmarks/another.py": workload.replace("Ranking", "Another"),
-        "benchmarks/suite.toml": f'{suite}[[cases]]\nworkload = "another"\n',
-    }
-    output = run_job("pull-request", pull_request(simulated, added), runner)
-    assert "PASS: no regression in 1" in output
-    assert "1 new" in output
-
-
 @pytest.mark.real
 def test_the_first_workload_has_no_baseline(simulated: Path, runner: Path) -> None:
     mine = {name: (simulated / name).read_text() for name in FILES if name.startswith("benchmarks/")}
