@@ -61,7 +61,7 @@ def a_wrong_result(**over: Any) -> Failure:
 def test_a_row_has_the_fields_of_its_case() -> None:
     case = a_case(target="torch@2.12")
     (row,) = the_rows(a_run(some_rounds(0.001, 0.001, 0.001, case=case)))
-    fields = "suite workload params dtype mode phase cache backend target device".split()
+    fields = ["suite", "workload", "params", "dtype", "mode", "phase", "cache", "backend", "target", "device"]
     assert {name: row[name] for name in COLUMNS[:18]} == {
         **{name: getattr(case, name) for name in fields},
         "case": "gemm(m=64,n=64,k=64)/float32/eager@torch@2.12:cpu",
