@@ -2,29 +2,51 @@
 
 import copy
 import json
+import math
 import random
 import re
 import shutil
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from benchbench import api
-from benchbench.errors import UnreadableInput
+from benchbench.errors import CannotWrite, UnreadableInput
 from benchbench.gate import baselines
-from benchbench.gate.baselines import read_session
-from benchbench.model.case import Cache
+from benchbench.gate.baselines import encode_session, read_session
+from benchbench.model.case import Cache, Case, Status
+from benchbench.model.measurement import Batch, Failure, Measurement, combined
 from benchbench.model.placement import Placement, Strategy
-from benchbench.model.run import Partner, Record, Resumption
+from benchbench.model.run import Partner, Record, Resumption, RunInfo
 from benchbench.plan.suite import load_suite, suite_names, suite_path
-from benchbench.store import codec, runs
+from benchbench.reading import LARGEST
+from benchbench.store import artifacts, codec, runs
 from benchbench.store.codec import seal_text
 from benchbench.store.validation import schema_faults, schema_numbers, validate_path
-from tests import published_schemas, stored_files
-from tests.factories import a_case, a_failure, a_left_out, a_record, a_run, some_rounds
+from tests import published_schemas
+from tests.factories import (
+    a_case,
+    a_cost,
+    a_digest,
+    a_failure,
+    a_left_out,
+    a_measurement,
+    a_profile,
+    a_profiled,
+    a_record,
+    a_run,
+    a_run_info,
+    a_watched,
+    an_operator,
+    some_rounds,
+)
 from tests.program import accelbench
 from tests.test_architecture import ROOT
 from tests.test_store import records_
@@ -92,7 +114,7 @@ def test_baselines_and_suites_of_every_earlier_format_are_read() -> None:
 @settings(max_examples=50)
 @given(records_)
 def test_every_written_record_is_valid(record: Record) -> None:
-    assert list(schema_faults("record", stored_files.read_object(codec.encode(record)))) == []
+    assert list(schema_faults("record", read_object(codec.encode(record)))) == []
 
 
 @pytest.mark.real
@@ -105,7 +127,7 @@ def test_runs_checks_and_reports_are_valid(tmp_path: Path) -> None:
     validation = validate_path(tmp_path / "results")
     assert validation.faults == validation.remarks == ()
     assert validation.files >= 3 + 1 + 1
-    assert all(map(stored_files.read_run, (tmp_path / "results/runs").iterdir()))
+    assert all(map(read_run, (tmp_path / "results/runs").iterdir()))
     for name in ("latest", "main", "quick", "results"):
         assert "no faults in " in accelbench("validate", name, cwd=tmp_path).stdout
 
@@ -313,3 +335,159 @@ def test_a_failure_is_not_a_measurement() -> None:
     assert list(schema_faults("record", record)) == []
     record["outcome"]["status"] = "ok"
     assert list(schema_faults("record", record))
+
+
+# Limits of stored values: the writer, the reader and the validator agree
+
+FAILED = a_record(a_failure())
+
+
+def padded(record: Record, size: int) -> Record:
+    """The record of a failure whose log makes its line this long."""
+    assert isinstance(record.outcome, Failure)
+    more = size - len(codec.encode(record))
+    return replace(record, outcome=replace(record.outcome, log="x" * more))
+
+
+def with_values(record: Record, count: int) -> Record:
+    """The record of a failure whose log makes it this many values."""
+    assert isinstance(record.outcome, Failure)
+    line = codec.encode(record)
+    more = count - sum(map(line.count, (b",", b"[", b"{")))
+    return replace(record, outcome=replace(record.outcome, log="," * more))
+
+
+def measured_record(**over: Any) -> Record:
+    return a_record(a_measurement(**over))
+
+
+def of_ranks(count: int, blocks: int, *, batches: bool = False) -> Measurement:
+    source = random.Random(0)
+    times = tuple(source.random() for _ in range(blocks))
+    batch = tuple(Batch(blocks=1, enqueue_s=s, device_s=s, host_s=s) for s in times) if batches else ()
+    measurement = a_watched(block_s=times, batches=batch)
+    return combined(a_cost(), [(0, f"cuda:{number}", measurement) for number in range(count)])
+
+
+def on_devices(count: int) -> Case:
+    return a_case(placement=Placement(devices=count, strategy=Strategy.DATA_PARALLEL))
+
+
+# The record that exceeds a limit by `beyond`, or is at the limit if `beyond` is 0.
+AROUND_LIMITS: dict[str, Callable[[int], Record]] = {
+    "bytes of a line": lambda beyond: padded(FAILED, codec.LIMIT + beyond),
+    "values in a line": lambda beyond: with_values(FAILED, codec.MOST_VALUES + beyond),
+    "a number": lambda beyond: measured_record(cold_s=math.nextafter(1e30, 0.0) * (1.0 + 1e-9 * beyond)),
+    "a time from zero on": lambda beyond: measured_record(block_s=(1.0, -1e-9 * beyond)),
+    "steps in a block": lambda beyond: measured_record(iterations=1 - beyond),
+    "blocks": lambda beyond: measured_record(block_s=(0.01,) * (1 - beyond)),
+    "digits of a parameter": lambda beyond: a_record(case=a_case(params={"m": LARGEST + beyond})),
+    "a time of a calendar": lambda beyond: a_record(FAILED.outcome, started=codec.LATEST + beyond),
+}
+NO_RECORD = ("digits of a parameter", "a time of a calendar")  # above these, even a failure cannot be stored
+
+
+@pytest.mark.real
+@settings(max_examples=30, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.sampled_from(sorted(AROUND_LIMITS)), st.integers(-2, 2))
+def test_records_at_a_limit_are_stored_and_beyond_it_fail(limit: str, beyond: int) -> None:
+    record = AROUND_LIMITS[limit](beyond)
+    with tempfile.TemporaryDirectory() as root:
+        if beyond > 0 and limit in NO_RECORD:
+            with pytest.raises(CannotWrite, match="could not be read again"):
+                codec.storable_record(record)
+            return
+        with runs.create_in(Path(root) / "run", a_run_info(plan=(record.case,)), redact=str) as writer:
+            stored_record = writer.append(record)
+        run = runs.read_run(writer.folder)
+        assert (run.records, run.damaged) == ((stored_record,), ())
+        assert validate_path(writer.folder).faults == ()
+    if beyond <= 0:
+        assert stored_record == record
+    else:
+        assert isinstance(stored_record.outcome, Failure)
+        assert stored_record.outcome.status is Status.FAILED
+        assert "could not be read again" in stored_record.outcome.message
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: a_record(of_ranks(512, 1000), case=on_devices(512)),
+        pytest.param(
+            lambda: a_record(of_ranks(512, 1000, batches=True), case=on_devices(512)),
+            marks=pytest.mark.nightly,
+        ),
+        lambda: measured_record(block_s=tuple(random.Random(0).random() for _ in range(10**6))),
+    ],
+    ids=["512 ranks", "512 ranks, each block a batch", "a million blocks"],
+)
+def test_large_valid_values_are_stored_and_read(tmp_path: Path, make: Callable[[], Record]) -> None:
+    record = make()
+    with runs.create_run(tmp_path, a_run_info(plan=(record.case,))) as writer:
+        assert writer.append(record) is record
+    assert runs.read_run(writer.folder).records == (record,)
+    assert validate_path(writer.folder).faults == ()
+
+
+@pytest.mark.real
+def test_an_unreadable_head_is_refused_before_measuring(tmp_path: Path) -> None:
+    def info(more: int) -> RunInfo:
+        return a_run_info(id="a", tags={"t": "x" * more})
+
+    size = (runs.create_in(tmp_path / "short", info(1)).folder / runs.HEAD).stat().st_size
+    with pytest.raises(CannotWrite, match="could not be read again"):
+        runs.create_in(tmp_path / "long", info(codec.LIMIT - size + 2), redact=str)
+    assert not (tmp_path / "long").exists()
+    longest = runs.create_in(tmp_path / "longest", info(codec.LIMIT - size + 1), redact=str).folder
+    assert (longest / runs.HEAD).stat().st_size == codec.LIMIT
+    assert runs.read_head(longest) == info(codec.LIMIT - size + 1)
+    assert validate_path(longest).faults == ()
+
+
+@pytest.mark.real
+def test_unreadable_sessions_and_profiles_are_not_stored() -> None:
+    with pytest.raises(CannotWrite, match="could not be read again"):
+        encode_session(a_digest([(a_case(suite="x" * codec.LIMIT), [0.01])]))
+    large = a_profiled(a_profile(an_operator("x" * artifacts.LIMIT, 0.05)))
+    profile, files = artifacts.profile_files(large, {})
+    assert isinstance(profile.outcome, Failure)
+    assert sum(map(len, files.values())) < 2000
+
+
+# An independent reader of stored files, written from docs/formats.md
+
+MARK, DIGITS, END = b',"crc32":"', 8, b'"}'
+
+
+def read_object(text: bytes) -> dict[str, Any]:
+    """Read a JSON object with its checksum. ValueError: a wrong checksum, a repeated key or NaN."""
+    body = text.removesuffix(b"\n")
+    mark_at = len(body) - len(MARK) - DIGITS - len(END)
+    if body[mark_at : mark_at + len(MARK)] != MARK or not body.endswith(END):
+        raise ValueError("no checksum")
+    if int(body[mark_at + len(MARK) : -len(END)], 16) != crc32(body[:mark_at].rstrip()):
+        raise ValueError("wrong checksum")
+    content: dict[str, Any] = json.loads(body.decode(), object_pairs_hook=_once, parse_constant=_refuse)
+    return content
+
+
+def read_run(folder: Path) -> list[dict[str, Any]]:
+    """The records of an ended run. ValueError: their number differs from the count in its end."""
+    read_object((folder / "run.json").read_bytes())
+    records = [read_object(line) for line in (folder / "records.jsonl").read_bytes().splitlines()]
+    ids = [(json.dumps(record["case"], sort_keys=True), record["round"]) for record in records]
+    if read_object((folder / "end.json").read_bytes())["records"] != len(set(ids)):
+        raise ValueError("another number of records")
+    return records
+
+
+def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    if len(dict(pairs)) < len(pairs):
+        raise ValueError("a key twice")
+    return dict(pairs)
+
+
+def _refuse(text: str) -> float:
+    raise ValueError(text)
