@@ -12,6 +12,7 @@ from benchbench.model.measurement import Cost, Failure, Measurement, Memory, Tel
 from benchbench.model.note import plain
 from benchbench.model.profile import Gaps, Operator, Profile, Profiled
 from benchbench.model.run import Policy, Record, Run, RunInfo, Settings
+from benchbench.running.observer import RunObserver
 from benchbench.timing.policy import POLICIES
 
 VERSIONS = {"torch": "2.13.0", "tensorflow": "2.21.0", "jax": "0.10.2"}
@@ -290,3 +291,13 @@ def a_models_size(
             "model_facts": {"inputs": list(inputs), "outputs": ["float32[64]"], "parameters": parameters},
         },
     }
+
+
+class NotingObserver(RunObserver):
+    """Collects the notes of a run."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)

@@ -83,6 +83,23 @@ def pool_ahead(
         yield pool, cases
 
 
+def test_each_round_has_fresh_workers_unless_their_time_is_virtual() -> None:
+    diary = Diary(spare=0)
+    with a_pool(diary, names=("fake", "torch")) as (pool, cases):
+
+        def changes(cases: list[Case]) -> list[str]:
+            del diary.entries[:]
+            pool.start(cases)
+            return [entry for entry in diary.entries if not entry.startswith("greet")]
+
+        assert changes(cases) == ["start fake", "start torch"]
+        assert changes(cases) == ["end torch", "start torch"]
+        assert changes(cases[1:]) == ["end fake", "end torch", "start torch"]  # fake has no jobs
+        changes(cases)
+        diary.workers[-2].alive = False  # fake's
+        assert sorted(changes(cases)) == ["end fake", "end torch", "start fake", "start torch"]
+
+
 def test_workers_of_later_rounds_import_concurrently_before_timing() -> None:
     diary = Diary(spare=100)
     with pool_ahead(diary, 2) as (pool, cases):

@@ -305,16 +305,6 @@ def test_cuda_memory_is_the_peak_of_the_caching_allocator(stream: Stream) -> Non
     assert session.peak_device().bytes == 12_345
 
 
-def test_every_cuda_device_is_listed_by_its_name(stream: Stream) -> None:
-    devices, missing = Torch().devices()
-    assert [(device.name, device.model) for device in devices[1:]] == [
-        ("cuda:0", "Example GPU 0"),
-        ("cuda:1", "Example GPU 1"),
-    ]
-    assert {device.device_class for device in devices[1:]} == {DeviceClass.ACCELERATOR}
-    assert not missing
-
-
 def install_accelerator(kind: str, **members: Any) -> list[str]:
     """Give the fake torch two devices of a kind. Returns the devices that are waited for, in order."""
     torch: Any = sys.modules["torch"]
@@ -332,6 +322,16 @@ def install_accelerator(kind: str, **members: Any) -> list[str]:
     torch.accelerator = SimpleNamespace(current_accelerator=lambda: TorchDevice(torch_device(f"{kind}:0")))
     torch.device = TorchDevice
     return waited
+
+
+def test_every_cuda_device_is_listed_by_its_name(stream: Stream) -> None:
+    devices, missing = Torch().devices()
+    assert [(device.name, device.model) for device in devices[1:]] == [
+        ("cuda:0", "Example GPU 0"),
+        ("cuda:1", "Example GPU 1"),
+    ]
+    assert {device.device_class for device in devices[1:]} == {DeviceClass.ACCELERATOR}
+    assert not missing
 
 
 @pytest.mark.parametrize("kind", ["mps", "xpu", "npu", "rocm", "toy"])
@@ -487,13 +487,6 @@ def test_jax_lists_its_devices_and_reasons_for_missing_ones(
     assert missing == {absent: reason}
 
 
-def test_tensorflow_lists_gpus_by_their_hardware_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    install_fake_tensorflow(monkeypatch, "GPU", cuda=True)
-    devices, missing = TensorFlow().devices()
-    assert [(device.name, device.model) for device in devices[1:]] == [("gpu:0", "Example GPU")]
-    assert not missing
-
-
 def test_a_function_on_cuda_is_synchronised_after_each_call_without_changing_settings(stream: Stream) -> None:
     device, session = Torch().attach(None)
     assert (device.name, device.device_class) == ("cuda:1", DeviceClass.ACCELERATOR)
@@ -544,6 +537,9 @@ def test_a_backend_without_user_functions_refuses_to_attach() -> None:
 
 def test_tensorflow_attaches_only_to_existing_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     install_fake_tensorflow(monkeypatch, "GPU", cuda=True)
+    devices, missing = TensorFlow().devices()
+    assert [(device.name, device.model) for device in devices[1:]] == [("gpu:0", "Example GPU")]
+    assert not missing
     assert TensorFlow().attach(None)[0].name == "gpu:0"
     assert TensorFlow().attach("cpu")[0].name == "cpu"
     with pytest.raises(Unsupported, match="no device 'gpu:1', only cpu, gpu:0"):

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -18,11 +19,8 @@ from benchbench import api
 from benchbench.analyse.digest import digest
 from benchbench.analyse.rows import rows
 from benchbench.cluster.entry import run_on_node
-from benchbench.cluster.fleet import FleetObserver, FleetResult, MachineChoice
+from benchbench.cluster.fleet import FleetObserver, MachineChoice
 from benchbench.cluster.machines import (
-    Absent,
-    FleetInfo,
-    ShareState,
     lost_cases,
     read_fleet,
     runs_of,
@@ -41,10 +39,10 @@ from benchbench.cluster.messages import (
     read_json,
 )
 from benchbench.cluster.node import describe_machine
-from benchbench.cluster.receiver import ShareProgress
 from benchbench.documents.fleet import fleet_document, is_incomplete
 from benchbench.documents.run_list import runs_document
 from benchbench.errors import CannotWrite, NothingToMeasure, UnreadableInput, UsageError
+from benchbench.launch import user_models
 from benchbench.model.case import Status
 from benchbench.model.measurement import Measurement
 from benchbench.model.options import MeasureOptions
@@ -148,11 +146,24 @@ def test_cases_of_the_last_machine_of_a_type_are_lost(tmp_path: Path) -> None:
     assert is_incomplete(result)
     reason = "its machine was lost: NodeDiedError: gone; no other machine of its type is left (1 of 2 rounds)"
     assert rows(lost)[1].message == reason
+    in_comparisons = digest(lost).cases
+    assert [len(in_comparisons[case.id].rounds) for case in CASES] == [2, 0, 0]
+    assert not any(in_comparisons[case.id].failure for case in CASES)
     document = fleet_document(result)
     assert [[str(cell or "") for cell in row][:5] for row in document.tables[0].rows] == [
         ["a", "A100", "lost", "1 of 3", ""],
         ["c", "H100", "done", "3 of 3", ""],
     ]
+    assert document.data.keys() == {"schema", "fleet", "started", "shares", "absent"}
+    share: dict[str, object] = {
+        "machine": "a",
+        "kind": "A100",
+        "state": "lost",
+        "run": lost.info.id,
+        "instead_of": "",
+    }
+    share |= {"cases": 3, "finished": 1, "failed": 0, "reason": result.shares[0].reason, "begun_again_on": ""}
+    assert document.data["shares"][0] == share
 
 
 def test_a_machine_lost_after_its_last_record_is_done(tmp_path: Path) -> None:
@@ -160,14 +171,6 @@ def test_a_machine_lost_after_its_last_record_is_done(tmp_path: Path) -> None:
     assert [(share.machine, share.state) for share in result.shares] == [("a", "done"), ("b", "done")]
     assert all(run.ended and len(run.records) == PLANNED for run in newest_runs(tmp_path))
     assert not is_incomplete(result)
-
-
-def test_a_lost_case_is_missing_in_a_comparison(tmp_path: Path) -> None:
-    measure_on(FakeCluster({"a": FakeMachine(dies_after=4)}), tmp_path)
-    (run,) = newest_runs(tmp_path)
-    sides = digest(run).cases
-    assert [len(sides[case.id].rounds) for case in CASES] == [2, 0, 0]
-    assert not any(sides[case.id].failure for case in CASES)
 
 
 def test_a_silent_machine_is_lost_within_half_a_minute(tmp_path: Path) -> None:
@@ -336,8 +339,7 @@ def test_the_command_and_not_the_machine_chooses_the_id_of_a_run(tmp_path: Path,
 )
 def test_a_machine_cannot_change_a_resumed_run(tmp_path: Path, change: Callable[[RunInfo], RunInfo]) -> None:
     machines = {"a": FakeMachine(), "b": FakeMachine(kind="H100")}
-    with pytest.raises(Stopped):
-        measure_on(FakeCluster(machines), tmp_path, Killer(3))
+    interrupt(machines, tmp_path, 3)
     liars = {"a": FakeMachine(head=change), "b": FakeMachine(kind="H100")}
     result = measure_on(FakeCluster(liars), tmp_path, measure=FREE, resume="")
     assert [share.state for share in result.shares] == ["failed", "done"]
@@ -347,8 +349,7 @@ def test_a_machine_cannot_change_a_resumed_run(tmp_path: Path, change: Callable[
 
 def test_an_unreadable_interrupted_run_fails_only_its_machine(tmp_path: Path) -> None:
     machines = {"a": FakeMachine(), "b": FakeMachine(kind="H100")}
-    with pytest.raises(Stopped):
-        measure_on(FakeCluster(machines), tmp_path, Killer(3))
+    interrupt(machines, tmp_path, 3)
     first = sorted(tmp_path.glob("runs/*"))[0]
 
     class Breaker(RecordingObserver):
@@ -482,8 +483,7 @@ def test_only_one_process_at_a_time_measures_a_fleet(tmp_path: Path) -> None:
     assert not is_incomplete(measure_on(cluster, tmp_path, second))
     assert second.progress == [runs.Progress.MEASURING] * 2
     assert [runs.progress(path) for path in tmp_path.glob("runs/*")] == [runs.Progress.ENDED] * 2
-    with pytest.raises(Stopped):
-        measure_on(FakeCluster({"a": FakeMachine()}), tmp_path, Killer(1))
+    interrupt({"a": FakeMachine()}, tmp_path, 1)
     assert [*map(runs.progress, sorted(tmp_path.glob("runs/*")))][-1] is runs.Progress.INTERRUPTED
 
 
@@ -502,13 +502,18 @@ class Killer(RecordingObserver):
             raise Stopped
 
 
+def interrupt(machines: dict[str, FakeMachine], results: Path, after: int, **options: Any) -> None:
+    """Measure on machines, and kill the command after so many records."""
+    with pytest.raises(Stopped):
+        measure_on(FakeCluster(machines), results, Killer(after), **options)
+
+
 @pytest.mark.parametrize("after", [1, 4, 7, 11])
 def test_a_fleet_is_finished_after_the_command_was_killed(tmp_path: Path, after: int) -> None:
     machines = {"a": FakeMachine(), "b": FakeMachine(kind="H100")}
-    with pytest.raises(Stopped):
-        measure_on(FakeCluster(machines), tmp_path, Killer(after))
+    interrupt(machines, tmp_path, after)
     observer = RecordingObserver()
-    result = measure_on(FakeCluster(machines), tmp_path, observer, measure=MeasureOptions(), resume="")
+    result = measure_on(FakeCluster(machines), tmp_path, observer, measure=FREE, resume="")
     fleet_runs = newest_runs(tmp_path)
     assert [run.info.tags["machine"] for run in fleet_runs] == ["a", "b"]
     assert all(run.ended and len(run.records) == PLANNED and not run.damaged for run in fleet_runs)
@@ -517,14 +522,13 @@ def test_a_fleet_is_finished_after_the_command_was_killed(tmp_path: Path, after:
     assert not is_incomplete(result)
     assert validate_path(tmp_path).faults == ()
     with pytest.raises(UsageError, match="has ended: there is nothing to resume"):
-        measure_on(FakeCluster(machines), tmp_path, measure=MeasureOptions(), resume="")
+        measure_on(FakeCluster(machines), tmp_path, measure=FREE, resume="")
 
 
 def test_a_machine_missing_when_a_fleet_is_resumed_is_lost(tmp_path: Path) -> None:
     machines = {"a": FakeMachine(), "b": FakeMachine()}
-    with pytest.raises(Stopped):
-        measure_on(FakeCluster(machines), tmp_path, Killer(3))
-    result = measure_on(FakeCluster({"b": FakeMachine()}), tmp_path, measure=MeasureOptions(), resume="")
+    interrupt(machines, tmp_path, 3)
+    result = measure_on(FakeCluster({"b": FakeMachine()}), tmp_path, measure=FREE, resume="")
     assert [(share.machine, share.state) for share in result.shares] == [
         ("a", "lost"),
         ("b", "done"),
@@ -536,7 +540,7 @@ def test_a_machine_missing_when_a_fleet_is_resumed_is_lost(tmp_path: Path) -> No
 
 def test_lost_cases_are_measured_by_a_new_machine_when_resumed(tmp_path: Path) -> None:
     measure_on(FakeCluster({"a": FakeMachine(dies_after=2)}), tmp_path)
-    result = measure_on(FakeCluster({"new": FakeMachine()}), tmp_path, measure=MeasureOptions(), resume="")
+    result = measure_on(FakeCluster({"new": FakeMachine()}), tmp_path, measure=FREE, resume="")
     lost, again = newest_runs(tmp_path)
     assert again.info.tags["instead-of"] == lost.info.id
     assert finished(again) == {case.id for case in lost_cases(lost)}
@@ -554,8 +558,7 @@ def test_a_resumed_fleet_cannot_be_changed(tmp_path: Path) -> None:
 
 
 def test_a_run_of_a_fleet_is_resumed_only_with_its_fleet(tmp_path: Path) -> None:
-    with pytest.raises(Stopped):
-        measure_on(FakeCluster({"a": FakeMachine(), "b": FakeMachine()}), tmp_path, Killer(3))
+    interrupt({"a": FakeMachine(), "b": FakeMachine()}, tmp_path, 3)
     fleet = read_fleet(tmp_path).id
     with pytest.raises(UsageError, match=f"accelbench fleet --resume {fleet} finishes"):
         api.run(resume=newest_runs(tmp_path)[0].info.id, results=tmp_path)
@@ -647,16 +650,9 @@ def test_no_record_is_lost_whichever_machines_are_lost(machines: list[FakeMachin
         lost_for_good = {
             share.kind for share in result.shares if share.state == "lost" and not share.begun_again_on
         }
-        for kind, runs in runs_by_type(fleet_runs, machine_of).items():
-            finished_cases = set.union(*(finished(run) for run in runs))
-            assert finished_cases == {case.id for case in CASES} or kind in lost_for_good
-
-
-def runs_by_type(fleet_runs: list[Run], machines: dict[str, FakeMachine]) -> dict[str, list[Run]]:
-    kinds: dict[str, list[Run]] = {}
-    for run in fleet_runs:
-        kinds.setdefault(machines[run.info.tags["machine"]].kind, []).append(run)
-    return kinds
+        for kind in {machine_of[run.info.tags["machine"]].kind for run in fleet_runs} - lost_for_good:
+            runs_of_kind = [run for run in fleet_runs if machine_of[run.info.tags["machine"]].kind == kind]
+            assert set.union(*map(finished, runs_of_kind)) == {case.id for case in CASES}
 
 
 def lines_of(job: NodeJob, folder: Path) -> list[NodeLine]:
@@ -669,42 +665,6 @@ def test_the_process_on_a_machine_describes_it(tmp_path: Path, monkeypatch: pyte
     has, end = lines_of(NodeJob(kind="describe"), tmp_path)
     assert read_json(has.content, Description) == describe_machine(MeasureOptions())
     assert (end.kind, end.text) == (LineKind.END, "describe")
-
-
-@pytest.mark.real
-def test_the_process_on_a_machine_measures_and_resumes_without_leftovers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in environment(ACCELBENCH_WORKLOADS="", TMPDIR=str(tmp_path)).items():
-        monkeypatch.setenv(name, value)
-    options = MeasureOptions(
-        workloads=("gemm",), params={"m": [8, 16]}, backends=("fake",), devices=("cpu",), rounds=2
-    )
-    suites = (("quick", suite_path("quick").read_text()),)
-    lines = lines_of(NodeJob(kind="measure", options=options, suites=suites), tmp_path)
-    (head_line,) = (line.content for line in lines if line.kind is LineKind.HEAD)
-    records = [line.content for line in lines if line.kind is LineKind.RECORD]
-    info = codec.decode_head(head_line)
-    assert [case.suite for case in info.plan] == ["quick"] * 2
-    all_records = [codec.decode(line, checksums=True) for line in records]
-    assert len(all_records) == 4
-
-    writer = runs.create_in(tmp_path / "kept", info)
-    writer.append(all_records[0])
-    writer.close()
-    head, first = ((writer.folder / name).read_text() for name in (runs.HEAD, runs.RECORDS))
-    resumed_lines = lines_of(NodeJob(kind="resume", run=info.id, head=head, records=first), tmp_path)
-    (resumed_head,) = (line.content for line in resumed_lines if line.kind is LineKind.HEAD)
-    assert len(codec.decode_head(resumed_head).resumed) == 1
-    resumed_records = [
-        codec.decode(line.content, checksums=True) for line in resumed_lines if line.kind is LineKind.RECORD
-    ]
-    assert [(r.case, r.round) for r in resumed_records] == [(r.case, r.round) for r in all_records[1:]]
-
-    again = NodeJob(kind="again", options=options, cases=info.plan[:1], policy=info.policy, seed=1)
-    lines = lines_of(again, tmp_path)
-    assert [line.kind for line in lines].count(LineKind.RECORD) == 2
-    assert list(tmp_path.iterdir()) == [writer.folder]
 
 
 def test_the_process_on_a_machine_reports_why_it_cannot_measure(tmp_path: Path) -> None:
@@ -726,56 +686,146 @@ def test_the_process_on_a_machine_ends_with_its_parent(tmp_path: Path) -> None:
     assert processes_in(tmp_path) == []
 
 
-DONE = ShareProgress(machine="a", kind="A100", state=ShareState.DONE, run="01M8A", cases=12, finished=12)
-LOST = replace(
-    DONE, machine="b", state=ShareState.LOST, run="01M8B", finished=5, reason="it died", begun_again_on="a"
+SOURCE = """import torch
+from torch import nn
+
+model = nn.Linear(4, 4)
+
+
+def inputs(batch: int = 2) -> torch.Tensor:
+    return torch.randn(batch, 4)
+"""
+MINE = replace(QUICK, model=("mine.py",), backends=("torch",))
+
+
+@pytest.fixture
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of results, beside the working folder with a model of torch."""
+    pytest.importorskip("torch")
+    for name, value in environment(ACCELBENCH_WORKLOADS="").items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("ACCELBENCH_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "mine.py").write_text(SOURCE)
+    monkeypatch.chdir(tmp_path / "mine")
+    return tmp_path / "results"
+
+
+@pytest.mark.real
+def test_machines_need_the_same_file_of_a_model(results: Path) -> None:
+    other_file = (("mine.py", "0" * 64),)
+    for files, message in (((), "b: no mine.py"), (other_file, "b: another mine.py than here")):
+        differing = FakeCluster({"a": FakeMachine(), "b": FakeMachine(files=files)})
+        with pytest.raises(UsageError, match=message) as refused:
+            measure_on(differing, results, measure=MINE)
+        assert str(Path.cwd()) in refused.value.hint
+        assert {job.kind for _, job in differing.started} == {"describe"}
+    assert not results.exists()
+
+    cluster = FakeCluster({"a": FakeMachine(dies_after=1), "b": FakeMachine()})
+    result = measure_on(cluster, results, measure=MINE)
+    assert not is_incomplete(result)
+    jobs = [job for _, job in cluster.started if job.kind != "describe"]
+    assert [job.kind for job in jobs] == ["measure", "measure", "again"]
+    assert all(job.options.model == ("mine.py",) for job in jobs)
+    assert "models: mine.py" in fleet_document(result).facts
+    assert validate_path(results).faults == ()
+
+
+@pytest.mark.real
+def test_resuming_needs_the_same_model(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machines = {"a": FakeMachine(), "b": FakeMachine()}
+    interrupt(machines, results, 3, measure=MINE)
+    cluster = FakeCluster(machines)
+
+    Path("mine.py").write_text(SOURCE.replace("nn.Linear(4, 4)", "nn.Linear(4, 5)"))
+    with pytest.raises(UsageError, match="another version of"):
+        measure_on(cluster, results, measure=FREE, resume="")
+    Path("mine.py").write_text(SOURCE)
+    monkeypatch.setenv("ACCELBENCH_CACHE", str(tmp_path / "another"))
+    with pytest.raises(UsageError, match="was never measured") as refused:
+        measure_on(cluster, results, measure=FREE, resume="")
+    assert "--model mine.py" in refused.value.hint
+    assert cluster.started == []
+
+    again = measure_on(cluster, results, measure=MeasureOptions(model=("mine.py",)), resume="")
+    assert not is_incomplete(again)
+    jobs = [job for _, job in cluster.started if job.kind != "describe"]
+    assert [(job.kind, job.options.model) for job in jobs] == [("resume", ("mine.py",))] * 2
+    assert all(run.ended for run in runs_of(results, read_fleet(results).id))
+
+
+GEMM = MeasureOptions(
+    workloads=("gemm",), params={"m": [8, 16]}, backends=("fake",), devices=("cpu",), rounds=2
 )
-AGAIN = replace(DONE, run="01M8C", instead_of="01M8B", cases=7, finished=7)
-FAILED = replace(DONE, machine="c", kind="H100", state=ShareState.FAILED, run="", reason="No backend 'x'.")
-MEASURING = replace(DONE, state=ShareState.MEASURING, finished=3, stage="round 1: gemm(m=8)", failed=1)
+EAGER = replace(MINE, modes=("eager",), threads=(1,))
 
 
-def a_result(*shares: ShareProgress, absent: tuple[Absent, ...] = ()) -> FleetResult:
-    info = FleetInfo(
-        id="01M8F",
-        started="2026-01-02T03:04:05Z",
-        version="0.1.0",
-        options=MeasureOptions(),
-        suites=(("conv", ""),),
-        machines=(),
-        measuring=(),
+@pytest.mark.real
+@pytest.mark.parametrize(("options", "suites"), [(GEMM, ("quick",)), (EAGER, ())], ids=["suite", "model"])
+def test_the_process_on_a_machine_measures_resumes_and_repeats_without_leftovers(
+    results: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: MeasureOptions,
+    suites: tuple[str],
+) -> None:
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    texts = tuple((suite, suite_path(suite).read_text()) for suite in suites)
+    (info,), all_records = head_and_records(NodeJob(kind="measure", options=options, suites=texts))
+    assert {case.suite for case in info.plan} == ({"quick"} if suites else {"own"})
+    assert [record.outcome.status for record in all_records] == ["ok"] * len(info.plan) * ROUNDS
+    assert info.models == ({} if suites else {"mine": "mine.py"})
+
+    writer = runs.create_in(tmp_path / "kept", info)
+    writer.append(all_records[0])
+    writer.close()
+    head, first = ((writer.folder / name).read_text() for name in (runs.HEAD, runs.RECORDS))
+    resumed_options = MeasureOptions(model=options.model)
+    resumed = NodeJob(kind="resume", options=resumed_options, run=info.id, head=head, records=first)
+    (resumed_info,), resumed_records = head_and_records(resumed)
+    assert len(resumed_info.resumed) == 1
+    assert [(r.case, r.round) for r in resumed_records] == [(r.case, r.round) for r in all_records[1:]]
+
+    again = NodeJob(kind="again", options=options, cases=info.plan[:1], policy=info.policy, seed=1)
+    assert len(head_and_records(again)[1]) == 2
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
+def head_and_records(job: NodeJob) -> tuple[list[RunInfo], list[Record]]:
+    """The heads and records that a job prints in the working folder."""
+    lines = lines_of(job, Path.cwd())
+    heads = [codec.decode_head(line.content) for line in lines if line.kind is LineKind.HEAD]
+    decoded = [codec.decode(line.content, checksums=True) for line in lines if line.kind is LineKind.RECORD]
+    return heads, decoded
+
+
+def test_machines_with_different_work_of_one_name_are_reported_once(tmp_path: Path) -> None:
+    def changed_version(record: Record) -> list[Record]:
+        assert isinstance(record.outcome, Measurement)
+        return [replace(record, outcome=replace(record.outcome, workload_version="own:other"))]
+
+    observer = RecordingObserver()
+    measure_on(
+        FakeCluster({"a": FakeMachine(), "b": FakeMachine(records=changed_version)}), tmp_path, observer
     )
-    return FleetResult(info=info, shares=shares, absent=absent)
+    notes = [line for line in observer.notes if "measures another gemm(m=1,n=64,k=64)/float32 than" in line]
+    assert len(notes) == 1
 
 
-def test_a_fleet_is_complete_if_lost_cases_were_measured_again() -> None:
-    assert not is_incomplete(a_result(DONE, LOST, AGAIN))
-    assert is_incomplete(a_result(DONE, replace(LOST, begun_again_on="")))
-    assert is_incomplete(a_result(FAILED))
-    assert is_incomplete(a_result(DONE, absent=(Absent(name="d", reason="it did not begin"),)))
-
-
-def test_the_json_of_a_fleet_has_stable_keys() -> None:
-    data = fleet_document(a_result(LOST)).data
-    assert data == snapshot(
-        {
-            "schema": 1,
-            "fleet": "01M8F",
-            "started": "2026-01-02T03:04:05Z",
-            "shares": [
-                {
-                    "machine": "b",
-                    "kind": "A100",
-                    "state": "lost",
-                    "run": "01M8B",
-                    "instead_of": "",
-                    "cases": 12,
-                    "finished": 5,
-                    "failed": 0,
-                    "reason": "it died",
-                    "begun_again_on": "a",
-                }
-            ],
-            "absent": [],
-        }
-    )
+def test_files_of_a_machine_are_identified_by_content(results: Path) -> None:
+    request = (("mine.py", "none.py:Model", "tests.fleets:FakeMachine"), "./inputs.npz")
+    Path("inputs.npz").write_bytes(b"one")
+    before = user_models.file_digests(*request)
+    assert {name: bool(digest) for name, digest in before.items()} == {
+        "mine.py": True,
+        "none.py:Model": False,
+        "tests.fleets:FakeMachine": True,  # found as the source of a module
+        "inputs.npz": True,
+    }
+    Path("inputs.npz").write_bytes(b"two")
+    after = user_models.file_digests(*request)
+    assert {name for name in before if before[name] != after[name]} == {"inputs.npz"}

@@ -1,27 +1,23 @@
 """One worker on its own: its answers, and the kinds of its end."""
 
-import dataclasses
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import chain, repeat
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from benchbench.launch.local import LocalTransport, RunScratch
-from benchbench.launch.pool import WorkerPool
 from benchbench.launch.transport import Greeting, JobEnd, Worker
 from benchbench.model.case import Status
 from benchbench.model.device import Target
 from benchbench.model.run import Settings
-from benchbench.store import selectors
 from tests.factories import a_case, a_job
-from tests.program import WORKLOADS, accelbench
+from tests.program import WORKLOADS
 
 FAKE = Target(name="fake", backend="fake", python=sys.executable)
 SETTINGS = Settings(threads=1)
@@ -53,45 +49,6 @@ def test_a_run_removes_only_folders_of_killed_runs(tmp_path: Path, monkeypatch: 
     }
     running.close()
     assert not running.path.exists()
-
-
-@pytest.mark.real
-def test_results_in_a_folder_named_like_a_scratch_folder_are_not_removed(tmp_path: Path) -> None:
-    results, gemm = tmp_path / "accelbench-run-nightly", ("run", "-w", "gemm", "-b", "fake", "--rounds", "1")
-    for _ in range(2):
-        accelbench(*gemm, "--results", str(results), cwd=tmp_path, TMPDIR=str(tmp_path))
-        os.utime(results, (0, 0))
-    assert len(selectors.run_ids(results)) == 2
-    assert [path.name for path in tmp_path.iterdir()] == [results.name]
-
-
-def test_each_round_has_fresh_workers_unless_their_time_is_virtual() -> None:
-    diary: list[tuple[str, str]] = []
-    workers: list[Any] = []
-
-    def start(target: Target, environment: Mapping[str, str], threads: int = 0) -> Any:
-        diary.append(("start", target.name))
-        ready = SimpleNamespace(status="ready", reason="")
-        stand_in = SimpleNamespace(
-            ready=lambda timeout_s: ready, close=lambda: diary.append(("end", target.name)), alive=True
-        )
-        workers.append(stand_in)
-        return stand_in
-
-    transport: Any = SimpleNamespace(start=start, close=lambda: None)
-    cases = [a_case(target=name, backend=name) for name in ("fake", "torch")]
-    targets = [dataclasses.replace(FAKE, name=case.target, backend=case.backend) for case in cases]
-    with WorkerPool(targets, SETTINGS, sys.executable, transport=lambda *_: transport) as pool:
-        pool.start(cases)
-        pool.start(cases)
-        assert diary == [("start", "fake"), ("start", "torch"), ("end", "torch"), ("start", "torch")]
-        pool.start(cases[1:])  # workers without jobs are ended
-        assert diary[4:] == [("end", "fake"), ("end", "torch"), ("start", "torch")]
-        pool.start(cases)
-        workers[-2].alive = False
-        del diary[:]
-        pool.start(cases)
-        assert diary.count(("start", "fake")) == diary.count(("end", "fake")) == 1
 
 
 @pytest.mark.real
@@ -132,13 +89,6 @@ def ready(transport: LocalTransport) -> Iterator[Worker]:
 
 
 PRODUCT = {"m": 256, "n": 256, "k": 256}
-
-
-def test_a_worker_answers_several_jobs(ready: Worker) -> None:
-    for _ in range(2):
-        answer = ready.run(job("gemm", **PRODUCT), 30, fork=True)
-        assert answer.reply is not None
-        assert answer.reply["outcome"]["status"] == "ok"
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from benchbench.machine.environment import limits
 from benchbench.model.device import Target
 from benchbench.model.run import Settings
 from benchbench.running.measure import warn_of_system_limits
-from benchbench.running.observer import RunObserver
+from tests.factories import NotingObserver
 from tests.program import environment as variables
 from tests.program import rows
 from tests.test_architecture import PACKAGE
@@ -70,9 +70,8 @@ def test_a_framework_is_measured_and_verified_in_fresh_processes(python: Path) -
     assert min(row["relative_error"] for row in measured if row["backend"] == "torch") < 1e-4
 
 
-@pytest.mark.real
 def test_a_case_on_macos_has_a_fresh_process_that_takes_turns(python: Path) -> None:
-    transport = LocalTransport(Settings(threads=1))
+    transport = LocalTransport(Settings(threads=sys.maxsize))
     worker = transport.start(Target(name="fake", backend="fake", python=str(python)), {})
     assert worker.ready().status == "ready"
     job = start_job(worker)
@@ -84,7 +83,10 @@ def test_a_case_on_macos_has_a_fresh_process_that_takes_turns(python: Path) -> N
     answer = job.result(30.0)
     assert answer.reply is not None
     assert len(answer.reply["outcome"]["turns"]) == 1
+    answer = worker.run({"kind": "probe"}, 30, fork=True)
+    assert answer.end is JobEnd.ANSWERED, answer
     transport.close()
+    assert not worker.alive
 
 
 def test_only_one_module_uses_services_of_linux() -> None:
@@ -108,26 +110,6 @@ def test_the_cpu_of_a_mac_is_named_by_sysctl(tmp_path: Path, monkeypatch: pytest
     assert environment.machine(tmp_path).cpu
 
 
-ELSEWHERE = """
-import os, runpy, sys
-sys.platform = "darwin"
-for name in ("waitid", "sched_getaffinity", "sched_setaffinity"):
-    delattr(os, name)
-sys.argv = ["worker", *sys.argv[4:]]
-runpy.run_module("benchbench.worker", run_name="__main__", alter_sys=True)
-"""
-
-
-class Notes(RunObserver):
-    """Collects messages."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
-
 def test_linux_without_proc_is_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedSystem, match="needs /proc"):
         check_system("linux", tmp_path)
@@ -144,7 +126,7 @@ def test_a_system_that_cannot_fork_is_refused_in_one_line(platform: str) -> None
 
 
 def test_missing_features_of_macos_are_reported() -> None:
-    observer = Notes()
+    observer = NotingObserver()
     for platform in ("linux", "darwin"):
         check_system(platform)
         warn_of_system_limits(observer, platform)
@@ -152,18 +134,3 @@ def test_missing_features_of_macos_are_reported() -> None:
     assert line == limits("darwin")
     assert line.startswith("macOS is not tested: cases are timed and verified as on Linux, but ")
     assert "\n" not in line
-
-
-def test_a_worker_runs_without_linux_features(tmp_path: Path) -> None:
-    (tmp_path / "elsewhere.py").write_text(ELSEWHERE)
-    python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} {tmp_path / "elsewhere.py"} "$@"\n')
-    python.chmod(0o755)
-    transport = LocalTransport(Settings(threads=sys.maxsize))
-    worker = transport.start(Target(name="x", backend="fake", python=str(python)), {})
-    assert worker.ready().status == "ready"
-    for _ in range(2):
-        answer = worker.run({"kind": "probe"}, 30, fork=True)
-        assert answer.end is JobEnd.ANSWERED, answer
-    transport.close()
-    assert not worker.alive

@@ -24,7 +24,6 @@ from tests.factories import a_case, a_record
 from tests.machines import tree
 
 QUICK = replace(POLICIES["quick"], cycles=20, min_cycles=5, max_s=1000.0)
-DONE = Answer({"outcome": {"status": "ok"}})
 NO_MEMORY = Answer({"outcome": {"status": "out_of_memory"}})
 Act = Callable[[int, set[str]], Message | Answer | type[Exception]]
 
@@ -86,7 +85,7 @@ class Job(RunningJob):
         self._machine.living.discard(self._name)
         self._machine.awake.discard(self._name)
         if self._answer or timeout_s:
-            return self._answer or DONE
+            return self._answer or Answer({"outcome": {"status": "ok"}})
         return Answer(None, JobEnd.TIMED_OUT, "no answer")
 
 
@@ -332,10 +331,6 @@ def notebook(heat: Heat, solitary: str = "", backend: str = "torch") -> Notebook
     return notebook
 
 
-def test_cases_that_took_turns_have_no_note() -> None:
-    assert notebook(Heat(calm())).notes == {"a": [], "b": [], "c": []}
-
-
 def test_records_note_that_memory_did_not_suffice_for_all_cases() -> None:
     recorder = notebook(Heat({"a": answers_turns, "b": answers_turns, "c": has_memory_beside(0)}))
     assert recorder.notes == {name: [NoteKind.HEAT_IN_PARTS] for name in "abc"}
@@ -343,6 +338,7 @@ def test_records_note_that_memory_did_not_suffice_for_all_cases() -> None:
 
 
 def test_a_record_notes_that_its_case_cannot_take_turns() -> None:
+    assert notebook(Heat(calm())).notes == {"a": [], "b": [], "c": []}
     recorder = notebook(Heat(calm()), solitary="b")
     assert recorder.notes == {"a": [], "b": [NoteKind.MEASURED_ALONE], "c": []}
     assert recorder.alone == ["b"]

@@ -9,9 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from benchbench.documents.lists import suites_document
 from benchbench.errors import AccelbenchWarning, UsageError, page
-from benchbench.exporters.terminal import render
 from benchbench.launch import process as worker_process
 from benchbench.launch import user_files
 from benchbench.launch.catalogue import user_file_warnings, workload_at, workload_named
@@ -20,7 +18,7 @@ from benchbench.model.case import Dtype
 from benchbench.store import runs
 from benchbench.workloads.operations.gemm import Gemm
 from tests.factories import a_case, a_run, some_rounds
-from tests.program import accelbench, environment, rows
+from tests.program import accelbench, environment
 
 HEAD = """\
 from dataclasses import dataclass
@@ -91,18 +89,6 @@ def test_a_mistake_is_reported_with_its_file_and_line(tmp_path: Path, source: st
     assert "\x1b" not in process.stderr
 
 
-def test_a_mistake_does_not_affect_other_workloads(tmp_path: Path) -> None:
-    write(tmp_path, bad="y = (\n", worse="import os\nos._exit(3)\n", good=GOOD)
-    arguments = ("run", "-b", "fake", "-w", "good,gemm", "--quick", "--rounds", "1")
-    process = accelbench(*arguments, cwd=tmp_path, ACCELBENCH_WORKLOADS="mine")
-    assert "warning: mine/bad.py, line 1: SyntaxError" in process.stderr
-    assert (
-        "warning: mine/worse.py: the process that imported it: the process ended with exit code 3"
-        in process.stderr
-    )
-    assert {row["workload"] for row in rows(tmp_path)} == {"good", "gemm"}
-
-
 def test_a_list_has_the_importable_workloads_and_warns_of_the_others(tmp_path: Path) -> None:
     write(tmp_path, bad="y = (\n", good=GOOD)
     arguments = ("list", "workloads", "--format", "json")
@@ -123,39 +109,30 @@ def test_missing_folders_and_unused_names_are_warned_about(tmp_path: Path) -> No
 
 
 @pytest.mark.real
-def test_a_file_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hanging = "import os, time\nopen('process', 'w').write(str(os.getpid()))\ntime.sleep(600)\n"
-    write(tmp_path, hangs=hanging.replace("process", str(tmp_path / "process")), good=GOOD)
-    monkeypatch.chdir(tmp_path)
-    code = UserCode(workloads=(str(tmp_path / "mine"),), python_path=())
-    process = user_files.UserFilesProcess(code, timeout_s=1)
-    workloads_of_file = {}
-    for name in ("hangs", "good"):
-        file = tmp_path / "mine" / f"{name}.py"
-        workloads_of_file[name] = user_files.described_workloads(
-            file, f"benchbench.workloads.{name}", process
-        )
-    workloads, mistakes = workloads_of_file["hangs"]
-    assert workloads == []
-    assert [mistake.text for mistake in mistakes] == [
-        "mine/hangs.py: the process that imported it: no answer after 1 s"
-    ]
-    assert [workload.name for workload in workloads_of_file["good"][0]] == ["good"]
-    assert not psutil.pid_exists(int((tmp_path / "process").read_text()))
-
-
-@pytest.mark.real
-def test_a_file_that_closes_the_connection_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [("time.sleep(600)", "no answer after 1 s"), ("os.closerange(3, 64)\ntime.sleep(60)", "")],
+    ids=["hangs", "closes the connection"],
+)
+def test_a_file_that_does_not_answer_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, reason: str
+) -> None:
     monkeypatch.setattr(worker_process, "GRACE_S", 0.1)
-    write(tmp_path, closing="import os, time\nos.closerange(3, 64)\ntime.sleep(60)\n", good=GOOD)
-    folder = tmp_path / "mine"
-    process = user_files.UserFilesProcess(UserCode((str(folder),), ()))
-    names = ("closing", "good")
-    described = [
-        user_files.described_workloads(folder / f"{name}.py", f"benchbench.workloads.{name}", process)
-        for name in names
-    ]
-    assert [(len(workloads), len([*mistakes])) for workloads, mistakes in described] == [(0, 1), (1, 0)]
+    monkeypatch.chdir(tmp_path)
+    started = f"open({str(tmp_path / 'process')!r}, 'w').write(str(os.getpid()))"
+    write(tmp_path, bad=f"import os, time\n{started}\n{source}\n", good=GOOD)
+    process = user_files.UserFilesProcess(UserCode((str(tmp_path / "mine"),), ()), timeout_s=1)
+    (workloads, mistakes), (good, _) = (
+        user_files.described_workloads(
+            tmp_path / "mine" / f"{name}.py", f"benchbench.workloads.{name}", process
+        )
+        for name in ("bad", "good")
+    )
+    assert workloads == []
+    (mistake,) = mistakes
+    assert mistake.text.startswith(f"mine/bad.py: the process that imported it: {reason}")
+    assert [workload.name for workload in good] == ["good"]
+    assert not psutil.pid_exists(int((tmp_path / "process").read_text()))
 
 
 def test_the_page_has_the_time_limit() -> None:
@@ -183,15 +160,6 @@ def test_a_suite_with_a_broken_workload_does_not_hide_other_suites(tmp_path: Pat
     assert listed["own"].startswith(
         "not usable: suites/own.toml, cases 1: mine/bad.py, line 1: SyntaxError: "
     )
-
-
-@pytest.mark.real
-def test_a_narrow_terminal_shows_errors_completely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "suites").mkdir()
-    (tmp_path / "suites" / "own.toml").write_text('description = "d"\n[[cases]]\nworkload = "nosuch"\n')
-    monkeypatch.chdir(tmp_path)
-    output = " ".join(render(suites_document(), 80).split())
-    assert "not usable: suites/own.toml, cases 1: No workload named 'nosuch'." in output
 
 
 def test_a_corrected_file_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

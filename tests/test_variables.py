@@ -16,8 +16,8 @@ from benchbench.model.options import Allocator, MeasureOptions
 from benchbench.model.run import Settings
 from benchbench.plan.rerun import parse_variant
 from benchbench.running.measure import Side, warn_of_unused_variables
-from benchbench.running.observer import RunObserver
 from benchbench.running.request import request
+from tests.factories import NotingObserver
 
 SETTINGS = Settings(threads=3)
 
@@ -79,19 +79,15 @@ def test_a_line_names_the_variables_that_workers_do_not_get_unchanged() -> None:
 
 
 def test_variables_that_a_backend_sets_itself_are_reported_as_unused() -> None:
-    noted: list[str] = []
-
-    class Teller(RunObserver):
-        def note(self, text: str) -> None:
-            noted.append(text)
+    observer = NotingObserver()
 
     def side(backend: str) -> Side:
         return Side(targets=[Target(name=backend, backend=backend, python="p")], settings=SETTINGS)
 
     shell = {"NPROC": "9", "XLA_PYTHON_CLIENT_PREALLOCATE": "true", "ATEN_CPU_CAPABILITY": "default"}
-    warn_of_unused_variables(Teller(), [side("fake")], shell)
-    assert noted == []
-    warn_of_unused_variables(Teller(), [side("jax")], shell)
-    assert noted == [
+    warn_of_unused_variables(observer, [side("fake")], shell)
+    assert observer.notes == []
+    warn_of_unused_variables(observer, [side("jax")], shell)
+    assert observer.notes == [
         "variables of the shell that are not used: NPROC (--threads), XLA_PYTHON_CLIENT_PREALLOCATE (--env)"
     ]
