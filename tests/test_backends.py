@@ -601,16 +601,6 @@ def test_a_framework_that_fails_to_import_is_listed_with_the_reason(tmp_path: Pa
 
 
 @pytest.mark.real
-def test_cases_of_a_broken_backend_are_left_out_and_others_run(tmp_path: Path) -> None:
-    (tmp_path / "torch").mkdir()
-    (tmp_path / "torch/__init__.py").write_text("raise ImportError('undefined symbol')")
-    arguments = ("run", "-b", "torch,fake", "-d", "cpu", "-w", "gemm", "--quick")
-    process = accelbench(*arguments, cwd=tmp_path, PYTHONPATH=str(tmp_path))
-    assert "undefined symbol" in process.stderr
-    assert "1 ok, 1 left out" in process.stderr
-
-
-@pytest.mark.real
 @pytest.mark.parametrize("unused", UNUSED)
 def test_tensorflow_is_imported_without_unused_packages(unused: str, tmp_path: Path) -> None:
     (tmp_path / f"{unused}.py").write_text("")

@@ -166,29 +166,34 @@ CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 TENSORRT = "TensorrtExecutionProvider"
 
 
+COREML, DIRECTML, QNN = "CoreMLExecutionProvider", "DmlExecutionProvider", "QNNExecutionProvider"
+OPENVINO = "OpenVINOExecutionProvider"
+
+
+def cuda(device: int, tf32: int, nhwc: int) -> Any:
+    return CUDA, {"device_id": device, "use_tf32": tf32, "prefer_nhwc": nhwc}
+
+
+def tensorrt(device: int, float16: bool) -> Any:
+    return TENSORRT, {"device_id": device, "trt_fp16_enable": float16}
+
+
 @pytest.mark.parametrize(
     ("device", "dtype", "providers"),
     [
         ("cpu", Dtype.FLOAT32, [CPU]),
-        ("cuda:0", Dtype.FLOAT32, [(CUDA, {"device_id": 0, "use_tf32": 0, "prefer_nhwc": 0})]),
-        ("cuda:0", Dtype.FLOAT16, [(CUDA, {"device_id": 0, "use_tf32": 0, "prefer_nhwc": 1})]),
-        ("cuda:1", Dtype.TF32, [(CUDA, {"device_id": 1, "use_tf32": 1, "prefer_nhwc": 1})]),
-        (
-            "tensorrt:0",
-            Dtype.FLOAT16,
-            [
-                (TENSORRT, {"device_id": 0, "trt_fp16_enable": True}),
-                (CUDA, {"device_id": 0, "use_tf32": 0, "prefer_nhwc": 1}),
-            ],
-        ),
-        (
-            "tensorrt:1",
-            Dtype.FLOAT32,
-            [
-                (TENSORRT, {"device_id": 1, "trt_fp16_enable": False}),
-                (CUDA, {"device_id": 1, "use_tf32": 0, "prefer_nhwc": 0}),
-            ],
-        ),
+        ("cpu", Dtype.FLOAT64, [CPU]),
+        ("cuda:0", Dtype.FLOAT32, [cuda(0, tf32=0, nhwc=0)]),
+        ("cuda:0", Dtype.FLOAT16, [cuda(0, tf32=0, nhwc=1)]),
+        ("cuda:1", Dtype.TF32, [cuda(1, tf32=1, nhwc=1)]),
+        ("tensorrt:0", Dtype.FLOAT16, [tensorrt(0, float16=True), cuda(0, tf32=0, nhwc=1)]),
+        ("tensorrt:1", Dtype.FLOAT32, [tensorrt(1, float16=False), cuda(1, tf32=0, nhwc=0)]),
+        ("coreml:0", Dtype.FLOAT32, [(COREML, {"ModelFormat": "MLProgram"})]),
+        ("directml:0", Dtype.FLOAT16, [(DIRECTML, {"device_id": "0"})]),
+        ("qnn:0", Dtype.FLOAT32, [(QNN, {"backend_path": "libQnnHtp.so", "enable_htp_fp16_precision": "0"})]),
+        ("migraphx:0", Dtype.FLOAT32, [("MIGraphXExecutionProvider", {"device_id": "0"})]),
+        ("openvino_gpu:0", Dtype.FLOAT16, [(OPENVINO, {"device_type": "GPU", "precision": "FP16"})]),
+        ("openvino_npu:0", Dtype.FLOAT16, [(OPENVINO, {"device_type": "NPU", "precision": "FP16"})]),
     ],
 )
 def test_a_session_requests_its_provider_device_and_precision_without_fallback(
@@ -197,49 +202,14 @@ def test_a_session_requests_its_provider_device_and_precision_without_fallback(
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
     engine = Engine([CPU], starts=providers[0] if isinstance(providers[0], str) else providers[0][0])
     monkeypatch.setitem(sys.modules, "onnxruntime", engine.module())
-    OnnxSession(device, dtype, 2)._session(Path("model.onnx"))
-    assert engine.requested == providers
-    assert engine.entries == ([] if device == "cpu" else [("session.disable_cpu_ep_fallback", "1")])
-    assert os.environ["NVIDIA_TF32_OVERRIDE"] == ("0" if device.startswith("tensorrt") else "1")
-
-
-COREML, DIRECTML, QNN = "CoreMLExecutionProvider", "DmlExecutionProvider", "QNNExecutionProvider"
-
-
-@pytest.mark.parametrize(
-    ("device", "dtype", "provider"),
-    [
-        ("coreml:0", Dtype.FLOAT32, (COREML, {"ModelFormat": "MLProgram"})),
-        ("directml:0", Dtype.FLOAT16, (DIRECTML, {"device_id": "0"})),
-        (
-            "qnn:0",
-            Dtype.FLOAT32,
-            (QNN, {"backend_path": "libQnnHtp.so", "enable_htp_fp16_precision": "0"}),
-        ),
-        ("migraphx:0", Dtype.FLOAT32, ("MIGraphXExecutionProvider", {"device_id": "0"})),
-        (
-            "openvino_gpu:0",
-            Dtype.FLOAT16,
-            ("OpenVINOExecutionProvider", {"device_type": "GPU", "precision": "FP16"}),
-        ),
-        (
-            "openvino_npu:0",
-            Dtype.FLOAT16,
-            ("OpenVINOExecutionProvider", {"device_type": "NPU", "precision": "FP16"}),
-        ),
-    ],
-)
-def test_a_session_of_another_provider_gets_its_options_without_fallback(
-    monkeypatch: pytest.MonkeyPatch, device: str, dtype: Dtype, provider: Any
-) -> None:
-    engine = Engine([CPU], starts=provider[0])
-    monkeypatch.setitem(sys.modules, "onnxruntime", engine.module())
     session = OnnxSession(device, dtype, 2)
     session._session(Path("model.onnx"))
-    assert engine.requested == [provider]
-    assert engine.entries == [("session.disable_cpu_ep_fallback", "1")]
-    copies = [kept.kind for kept in session.notes]
-    assert copies == ([] if device == "directml:0" else [NoteKind.COPIES_IN_STEP])
+    assert engine.requested == providers
+    assert engine.entries == ([] if device == "cpu" else [("session.disable_cpu_ep_fallback", "1")])
+    assert engine.disabled == (["MatMulScaleFusion"] if dtype is Dtype.FLOAT64 else [])
+    assert os.environ["NVIDIA_TF32_OVERRIDE"] == ("0" if device.startswith("tensorrt") else "1")
+    reads_host_memory = device.partition(":")[0] not in ("cpu", "cuda", "tensorrt", "directml")
+    assert [note.kind for note in session.notes] == [NoteKind.COPIES_IN_STEP] * reads_host_memory
 
 
 def test_other_providers_of_a_build_are_devices_or_have_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,18 +262,6 @@ def test_a_run_of_another_provider_is_waited_for_and_not_made_asynchronous(
     session = OnnxSession("coreml:0", Dtype.FLOAT32, 2)
     HostTimer(session.wait).blocks(session._runner(running, binding), 2, 1)
     assert diary == ["run", "run", "synchronize"]
-
-
-@pytest.mark.parametrize(
-    ("dtype", "disabled"), [(Dtype.FLOAT32, []), (Dtype.FLOAT16, []), (Dtype.FLOAT64, ["MatMulScaleFusion"])]
-)
-def test_scales_are_not_fused_into_float64_products(
-    monkeypatch: pytest.MonkeyPatch, dtype: Dtype, disabled: list[str]
-) -> None:
-    engine = Engine([CPU], starts=CPU)
-    monkeypatch.setitem(sys.modules, "onnxruntime", engine.module())
-    OnnxSession("cpu", dtype, 2)._session(Path("model.onnx"))
-    assert engine.disabled == disabled
 
 
 def test_runs_on_a_gpu_are_synchronised_once_per_block(monkeypatch: pytest.MonkeyPatch) -> None:

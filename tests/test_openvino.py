@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchbench.backends import openvino as backend_file
 from benchbench.backends._onnx import export_model
 from benchbench.backends.base import PrecisionMismatch
 from benchbench.backends.openvino import OpenVino, OpenVinoSession, narrow_filters
@@ -253,18 +252,6 @@ def test_a_request_shares_the_memory_of_torch_inputs_and_outputs(
         left, right = (session.fetch(tensor) for tensor in inputs)
         np.testing.assert_allclose(session.fetch(second), left @ right, atol=1e-5)
         assert abs(session.fetch(second) - before).max() > 0.1
-
-
-@pytest.mark.real
-def test_bfloat16_arrays_are_shared() -> None:
-    openvino, torch = pytest.importorskip("openvino"), pytest.importorskip("torch")
-    ours = torch.ones(2, 3, dtype=torch.bfloat16)
-    theirs = backend_file._as_openvino(ours)
-    assert (theirs.get_element_type(), list(theirs.get_shape())) == (openvino.Type.bf16, [2, 3])
-    ours.mul_(3.0)
-    assert (theirs.data.view(np.int16) == ours.view(torch.int16).numpy()).all()
-    assert backend_file._torch_dtype(openvino.Type.bf16) is torch.bfloat16
-    assert backend_file._torch_dtype(openvino.Type.i64) is torch.int64
 
 
 @pytest.mark.real

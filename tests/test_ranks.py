@@ -15,21 +15,13 @@ from hypothesis import strategies as st
 from benchbench.analyse.rows import flatten, rows
 from benchbench.documents.run import report_document
 from benchbench.errors import UnreadableInput
-from benchbench.launch.pool import WorkerPool
-from benchbench.model.device import Target
 from benchbench.model.measurement import Cost, Measurement, Memory, combined
 from benchbench.model.placement import Placement, Strategy
-from benchbench.model.run import Settings
-from benchbench.running import recording
-from benchbench.running.observer import RunObserver
-from benchbench.store import codec, runs, selectors
-from benchbench.timing.policy import POLICIES
-from tests.factories import a_case, a_cost, a_measurement, a_record, a_run, a_run_info, a_watched
-from tests.program import environment, folder_with
+from benchbench.store import codec
+from tests.factories import a_case, a_cost, a_measurement, a_record, a_run, a_watched
+from tests.program import environment
 
 TWO = Placement(devices=2, strategy=Strategy.DATA_PARALLEL)
-FAKE = Target(name="fake", backend="fake", python=sys.executable)
-
 blocks = st.lists(st.floats(1e-9, 1e3), min_size=5, max_size=5)
 
 
@@ -115,30 +107,6 @@ def test_contradictory_ranks_are_refused(outcome: Measurement, devices: int, mes
     line = codec.encode(a_record(outcome, case=a_case(placement=placement)))
     with pytest.raises(UnreadableInput, match=message):
         codec.decode(line)
-
-
-@pytest.mark.real
-def test_a_report_shows_the_time_of_the_slowest_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ACCELBENCH_WORKLOADS", folder_with("surrounded"))
-    plain = a_case(workload="surrounded", params={"size": 32}, backend="fake")
-    shares = [replace(plain, environment={"STEP_S": text}) for text in ("0.25", "0.5")]
-    with WorkerPool([FAKE], Settings(threads=1), sys.executable) as pool:
-        policy = replace(POLICIES["quick"], rounds=1)
-        info = a_run_info(plan=tuple(shares), policy=policy, probes=tuple(pool.probe()))
-        records = [record for _, record in recording.measure_rounds([pool], [info], RunObserver())]
-    outcomes = [
-        replace(record.outcome, warmup_block_s=record.outcome.warmup_block_s[:4])  # ranks warm up together
-        for record in records
-        if isinstance(record.outcome, Measurement)
-    ]
-    case = replace(plain, placement=TWO)
-    record = a_record(of(*outcomes), case=case)
-    with runs.create_run(tmp_path, replace(info, plan=(case,))) as writer:
-        writer.append(record)
-    run = runs.read_run(selectors.find_run(tmp_path, info.id))
-    assert run.records == (record,)
-    (row,) = rows(run)
-    assert row.metrics["latency_s"].value == pytest.approx(0.5)
 
 
 EXCHANGED = a_case(

@@ -1,8 +1,6 @@
 """Timing of a user's function: waiting for its devices, and notes on late compilation."""
 
 import itertools
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,55 +12,6 @@ from benchbench.errors import Unsupported
 from benchbench.model.note import NoteKind
 from benchbench.timing.policy import POLICIES
 from benchbench.worker.call import measure_call
-
-# A device named PrivateUse1 in torch, whose tensors are empty shells: the test counts only synchronisations.
-SIMULATED = """
-import torch
-from benchbench.timing.policy import POLICIES
-from benchbench.worker.call import measure_call
-
-class Device:
-    calls = waits = 0
-
-    @staticmethod
-    def synchronize(device=None):
-        assert device == torch.device("toy", 0)
-        Device.waits += 1
-
-    @staticmethod
-    def is_initialized():
-        return False
-
-class Shell(torch.Tensor):
-    @staticmethod
-    def __new__(cls):
-        return torch.Tensor._make_wrapper_subclass(cls, (2,), device=torch.device("toy", 0))
-
-    @classmethod
-    def __torch_dispatch__(cls, function, types, arguments=(), named=None):
-        return NotImplemented
-
-torch.utils.rename_privateuse1_backend("toy")
-torch._register_device_module("toy", Device)
-
-class Result:
-    def __init__(self):
-        self.tensors = [Shell()]
-
-def step():
-    Device.calls += 1
-    return Result()
-
-made = measure_call(step, None, None, POLICIES["brief"])
-assert (made.backend, made.device.name) == ("torch", "toy:0"), made
-assert 0 < Device.calls <= Device.waits, (Device.calls, Device.waits)
-"""
-
-
-@pytest.mark.real
-def test_an_accelerator_of_another_kind_is_waited_for_after_each_call() -> None:
-    pytest.importorskip("torch")
-    subprocess.run([sys.executable, "-c", SIMULATED], check=True, timeout=120)
 
 
 @pytest.mark.real

@@ -85,14 +85,15 @@ def test_a_steady_stream_does_not_extend_the_deadline() -> None:
     there.close()
 
 
-def admitted(listener: SecretListener, within_s: float) -> Peer:
-    """The first process that knows the secret."""
+def admit(listener: SecretListener, within_s: float) -> None:
+    """Admit a process that knows the secret."""
     thread = guest(listener, SECRET, {"rank": 1})
     peer = listener.accept(within_s)
     assert peer
+    assert peer.introduction == {"rank": 1}
+    assert peer.lines.is_empty
     peer.connection.close()
     thread.join()
-    return peer
 
 
 @pytest.fixture
@@ -112,12 +113,6 @@ def guest(listener: SecretListener, secret: str, introduction: dict[str, object]
     thread = threading.Thread(target=come)
     thread.start()
     return thread
-
-
-def test_a_process_with_the_secret_is_accepted(listener: SecretListener) -> None:
-    peer = admitted(listener, 5.0)
-    assert peer.introduction == {"rank": 1}
-    assert peer.lines.is_empty
 
 
 def test_a_line_sent_right_after_an_introduction_is_kept(listener: SecretListener) -> None:
@@ -150,7 +145,7 @@ def test_a_stranger_delays_nobody(listener: SecretListener, sent_first: bytes) -
     for stranger in strangers:
         with suppress(OSError):
             stranger.sendall(sent_first)
-    admitted(listener, wire.INTRODUCTION_TIMEOUT_S / 2)  # with one silent stranger, all would be waited for
+    admit(listener, wire.INTRODUCTION_TIMEOUT_S / 2)  # with one silent stranger, all would be waited for
     for stranger in strangers:
         stranger.close()
 
@@ -161,7 +156,7 @@ def test_strangers_beyond_the_limit_are_rejected(
     monkeypatch.setattr(wire, "MAX_CANDIDATES", 3)
     strangers = [socket.create_connection(listener.address) for _ in range(9)]
     assert listener.accept(0.1) is None
-    admitted(listener, 2.0)
+    admit(listener, 2.0)
     closed = 0
     for stranger in strangers:
         stranger.settimeout(0.1)
