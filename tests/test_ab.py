@@ -60,9 +60,6 @@ WEATHER = (1.0, 1.3, 1.1)  # common factors of the processes of a round
 RULES = GatePolicy(metrics=METRICS[:1])
 
 
-# Sides
-
-
 def test_a_side_is_options_a_target_an_interpreter_or_a_revision() -> None:
     variant = rerun.parse_variant(
         "mode=compile,dtype=bfloat16,threads=1,allocator=system,isolation=spawn,device=cpu"
@@ -132,9 +129,6 @@ def test_cases_that_can_no_longer_run_are_left_out_with_the_reason() -> None:
     )
     broken = a_probe(status="broken", reason="no libcuda", remedy="reinstall it")
     assert replan([EAGER], [broken]).left_out[0].reason == snapshot("no libcuda → reinstall it")
-
-
-# Verdicts
 
 
 def partners(ref: list[Record], new: list[Record], pairs: Pairs, **over: Any) -> tuple[Run, Run]:
@@ -347,9 +341,6 @@ def test_failing_baseline_code_does_not_pass() -> None:
     assert exit_code(check_interleaved(ref, new, RULES)) == Ending.FAILED.code
 
 
-# Another revision
-
-
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
     """Two commits of a workload that imports its pace from another folder."""
@@ -553,9 +544,6 @@ def test_a_submodule_never_fetched_is_an_empty_folder(superproject: Path) -> Non
     git(superproject.parent, "clone", "-q", str(superproject), str(clone))
     with code_at("HEAD", UserCode((str(clone / "own"),), (), (str(clone),))) as checkout:
         assert list((Path(checkout.sources[0]) / "lib").iterdir()) == []
-
-
-# Command line
 
 
 def runs_in(results: Path) -> list[Run]:

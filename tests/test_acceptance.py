@@ -23,9 +23,6 @@ from tests.test_linear_growth import calls
 DEFAULT = POLICIES["default"]
 
 
-# Row 1: on a fake clock, block size, n, median, interval and stop reason are exact.
-
-
 def oracle_interval(values: list[float]) -> tuple[float, float]:
     """The median's interval by SciPy's binomial at the effective sample size."""
     centred = np.asarray(values) - np.mean(values)
@@ -70,9 +67,6 @@ def first_look(blocks: list[float]) -> int:
     return next(n for n, seconds in enumerate(accumulate(blocks), 1) if n >= 30 and seconds >= DEFAULT.min_s)
 
 
-# Row 2: the timer adds one call per step, whatever the block size.
-
-
 @pytest.mark.parametrize(("every_step", "count"), [(False, 1), (True, 2)])
 def test_row_2_a_step_costs_one_call_and_a_second_if_it_is_waited_for(every_step: bool, count: int) -> None:
     timer = HostTimer(lambda output: None, every_step=every_step)
@@ -83,9 +77,6 @@ def test_row_2_a_step_costs_one_call_and_a_second_if_it_is_waited_for(every_step
     assert block(1000) - block(100) == 900 * count
 
 
-# Row 3: timing takes at most a thousandth of a block, and the record contains its cost.
-
-
 @settings(max_examples=30)
 @given(st.floats(1e-5, 0.1), st.floats(0, 2e-5))
 def test_row_3_the_timer_takes_at_most_a_thousandth_of_a_block(step_s: float, cost_s: float) -> None:
@@ -93,9 +84,6 @@ def test_row_3_the_timer_takes_at_most_a_thousandth_of_a_block(step_s: float, co
     samples = measure_steps(script.step, script, POLICIES["quick"])
     assert samples.timer_cost_s == pytest.approx(cost_s, abs=1e-12)
     assert min(samples.block_s) >= OVERHEAD * samples.timer_cost_s * (1 - 1e-6)
-
-
-# Row 4: spins of known length, on a virtual processor whose calls and clocks take time.
 
 
 class Processor:
@@ -167,9 +155,6 @@ def test_row_4_a_noisy_neighbour_changes_a_millisecond_by_at_most_a_per_cent(see
     samples = spun(1e-3, busy=0.3, seed=seed)
     assert max(samples.block_s) > 2e-3  # the neighbour had an effect
     assert 0 < median(samples.block_s) / samples.iterations / 1e-3 - 1 <= 0.01
-
-
-# Row 5: work of known mean and spread; nvbench's tolerances.
 
 
 @pytest.mark.real

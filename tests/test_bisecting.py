@@ -28,9 +28,6 @@ from tests.rendering import rendered
 LATENCY = METRICS[0]
 
 
-# Ranges of versions
-
-
 @pytest.mark.parametrize(
     ("text", "labels"),
     [
@@ -154,8 +151,6 @@ def test_revisions_need_code_of_one_repository(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="one git repository"):
         revisions("v0..v1", UserCode((str(tmp_path),), ()))
 
-
-# Command line
 
 CASES = ("-w", "stepping", "-b", "fake", "-d", "cpu", "--quick")
 
@@ -353,9 +348,6 @@ def test_an_invalid_search_is_refused_early(tmp_path: Path, arguments: tuple[str
     process = accelbench("bisect", *arguments, cwd=tmp_path, code=2, **only())
     assert message in process.stderr
     assert "hint: " in process.stderr
-
-
-# Report
 
 
 VERSIONS = tuple(Version(label=f"2.{number}", target=f"torch@2.{number}") for number in range(9, 14))

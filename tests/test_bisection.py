@@ -54,9 +54,6 @@ def ends(rules: SearchRules, *changes: float) -> list[VersionPair]:
     return [pair(rules.last, change) for change in changes or ENDS]
 
 
-# Simulations
-
-
 @pytest.mark.real
 def test_a_planted_step_is_named_correctly() -> None:
     all_scenes = scenes(64, (0.05,), 0.02, SEEDS)
@@ -162,9 +159,6 @@ def test_two_versions_need_only_the_pairs_of_the_ends() -> None:
     assert (result.end, len(pairs)) == (SearchEnd.NAMED, LOOKS[0])
 
 
-# Ends
-
-
 def test_an_end_that_cannot_be_drawn_pairs_ends_the_search() -> None:
     for end in (0, 4):
         result = next_pair_or_result([], SearchRules(versions=5), {end})
@@ -196,9 +190,6 @@ def test_a_version_that_does_not_differ_from_its_predecessor_is_not_named() -> N
     assert next_pair_or_result(wrong, rules) == NextPair(2, 1)
     result = next_pair_or_result([*wrong, *(pair(2, 0.0, beside=1) for _ in range(9))], rules)
     assert isinstance(result, NextPair)
-
-
-# Formulas
 
 
 def log_density(residual: float, scale: float) -> float:
@@ -341,9 +332,6 @@ def test_ends_differ_if_their_interval_at_a_fifth_of_the_error_excludes_zero(
     elif interval.low > 0 or interval.high < 0:
         expected = SearchEnd.NAMED
     assert judge_ends(changes, rules) is expected
-
-
-# Properties
 
 
 @settings(max_examples=60, deadline=None)

@@ -56,9 +56,6 @@ def as_partners(ref: Run, new: Run) -> tuple[Run, Run]:
     return ref, new
 
 
-# Verdicts
-
-
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_a_changed_computation_is_judged_with_a_note(interleaved: bool) -> None:
     ref, new = a_version(BEFORE, id="A"), a_version(AFTER, 1.2e-3, id="B")
@@ -125,9 +122,6 @@ def test_a_history_spans_changed_computations_but_not_changed_arrays() -> None:
     assert [point.run for point in trend.points] == ["R0", "R1", "R2", "R3", "R4"]
     assert trend.boundaries == (4,)
     assert all(trend.boundary_reasons)
-
-
-# Plans
 
 
 PATHS = {name: UserCode(workloads=(), python_path=(), sources=(f"/{name}",)) for name in ("base", "head")}

@@ -68,9 +68,6 @@ def a_comparison(ref: list[Record], new: list[Record], **over: Any) -> CaseCompa
     return only(compare_runs(a_run(ref), a_run(new), **over))
 
 
-# Verdicts
-
-
 @pytest.mark.parametrize(
     ("factor", "verdict"), [(1.1, Verdict.SLOWER), (1 / 1.1, Verdict.FASTER), (1.005, Verdict.SAME)]
 )
@@ -349,9 +346,6 @@ def test_extreme_values_are_compared_without_overflow() -> None:
     assert all(number is not None and math.isfinite(number) for number in numbers)
 
 
-# Properties
-
-
 @given(times, times)
 @settings(max_examples=60)
 def test_swapping_the_runs_swaps_verdicts_and_inverts_the_ratio(x: list[float], y: list[float]) -> None:
@@ -376,9 +370,6 @@ def test_the_unit_of_time_does_not_matter(x: list[float], y: list[float], factor
 
 def test_holm_agrees_with_a_textbook_example() -> None:
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-
-
-# Welch's test
 
 
 @pytest.mark.real
@@ -439,9 +430,6 @@ def test_a_change_of_the_printed_mde_is_called_slower_four_times_in_five(
     assert 0.75 - 0.035 <= hits / repeats <= 0.9 + 0.035  # one standard error
 
 
-# Error rates in simulations
-
-
 def shares(ref: Array, new: Array, **over: Any) -> dict[Verdict, float]:
     """Verdict → its share among comparisons of runs with one case."""
     pairs = zip(ref, new, strict=True)
@@ -498,9 +486,6 @@ def test_intervals_contain_the_true_ratio_95_times_in_100() -> None:
     results = [only(compare_runs(a_suite(a[None]), a_suite(b[None]))) for a, b in pairs]
     is_inside = [v.low is not None and v.high is not None and v.low <= 1.05 <= v.high for v in results]
     assert abs(np.mean(is_inside) - 0.95) <= 2 * math.sqrt(0.05 * 0.95 / len(is_inside))
-
-
-# Output
 
 
 def every_verdict() -> Comparison:
@@ -591,9 +576,6 @@ def test_csv_and_json_have_every_field() -> None:
     assert {*content["verdicts"][0], "damaged"} == rows[0].keys()
     assert content["compared"] == 4
     assert content["ref"]["id"] == "REF"
-
-
-# Command line
 
 
 @pytest.fixture

@@ -12,15 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from benchbench.analyse.digest import digest
-from benchbench.analyse.doubts import (
-    MIN_CHANGE,
-    SIGNIFICANCE,
-    Drift,
-    _friedman_p,
-    _score,
-    _slope,
-    drift,
-)
+from benchbench.analyse.doubts import MIN_CHANGE, SIGNIFICANCE, Drift, _friedman_p, _score, _slope, drift
 from benchbench.analyse.metrics import METRICS
 from benchbench.analyse.scaling import RunView
 from benchbench.documents.comparison import comparison_document
@@ -83,9 +75,6 @@ def test_the_level_of_a_case_does_not_matter(logs: list[float], level: float) ->
         assert changes[0] == pytest.approx(changes[1], abs=1e-9)
     elif changes:  # rounding decides about a change at the limit
         assert min(map(abs, changes)) == pytest.approx(MIN_CHANGE, abs=1e-9)
-
-
-# Rounds that differ without a trend
 
 
 def uneven(source: np.random.Generator, cases: int, *shift: float) -> np.ndarray:
@@ -164,9 +153,6 @@ def test_a_report_notes_a_drift_at_the_top_and_in_json() -> None:
 
 def test_fewer_than_three_rounds_have_no_drift() -> None:
     assert digest(a_run(rounds_of_all(1e-3, 1.5e-3))).drift is None
-
-
-# Comparisons of stored runs
 
 
 def test_the_variance_of_a_drift_has_one_degree_of_freedom() -> None:

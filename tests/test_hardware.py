@@ -160,10 +160,7 @@ def test_eight_devices_cost_eight_times_one_unless_they_have_a_price(
     best = {aim: ranking.contenders[0].hardware.label for aim, ranking in choice.rankings.items()}
     assert (best[Aim.FASTEST], best[Aim.CHEAPEST]) == ("8 × H100", cheapest)
     (work,) = hardware_document(comparison).data["works"]
-    assert [(row["devices"], row["price_per_hour"]) for row in work["hardware"]] == [
-        (8, per_hour),
-        (1, 4.0),
-    ]
+    assert [(row["devices"], row["price_per_hour"]) for row in work["hardware"]] == [(8, per_hour), (1, 4.0)]
     assert work["hardware"][0]["items_per_s"]["configuration"] == (
         "torch eager [devices=8,strategy=data-parallel]"
     )

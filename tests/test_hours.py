@@ -44,9 +44,6 @@ def facts(compared: Comparison) -> list[str]:
     return list(comparison.comparison_document(compared, compared.verdicts).facts)
 
 
-# Notes
-
-
 def test_only_runs_of_different_hours_report_the_gap() -> None:
     comparison = compare_runs(of_day(0), of_day(2.5))
     assert "began 2.5 days apart: the intervals do not include the variation between hours" in facts(
@@ -75,9 +72,6 @@ def test_the_gap_is_in_every_format() -> None:
     data = json.loads(rendered(document, "json"))
     assert data["apart"] == {"seconds": 86400.0, "spread": None, "cases": 0, "days": 0}
     assert data["interleaved_command"] == ""
-
-
-# Command
 
 
 def torch(version: str, python: str = "/usr/bin/python3") -> tuple[Probe, ...]:
@@ -183,9 +177,6 @@ def test_every_run_option_without_a_value_is_known() -> None:
     flags = [param for param in command.params if getattr(param, "is_flag", False)]
     measuring = {name for option in OPTIONS.values() for flag in option.flags for name in flag.names}
     assert {name for flag in flags for name in flag.opts} - measuring - {"--help", "-h"} == BARE
-
-
-# Spread of sessions
 
 
 def sessions(values: Sequence[float], **over: Any) -> list[Run]:

@@ -145,9 +145,6 @@ def test_failed_and_interrupted_cases_do_not_compete() -> None:
     assert (verdict.standing, len(verdict.rivals)) == (Standing.ALONE, 0)
 
 
-# Doubts
-
-
 def test_disturbed_rounds_do_not_count_if_enough_are_calm() -> None:
     calm = {number: TimedProcess(float(number)) for number in range(3)}
     busy = {**{n: TimedProcess(n + 0.5) for n in range(2)}, 2: TimedProcess(9.0, HEAVY)}
@@ -220,9 +217,6 @@ def test_calm_turns_leave_no_doubt_about_other_programs() -> None:
 def test_few_blocks_settle_by_their_first_and_last() -> None:
     few = doubt(a_measurement(block_s=(2.0, 1.5, 1.5, 1.0), iterations=1, steady=False))
     assert few.settled == pytest.approx(math.log(1.5) + math.log(2.0))
-
-
-# The error
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=20))
@@ -298,9 +292,6 @@ def test_rounds_disturbed_for_one_case_do_not_make_the_other_the_leader() -> Non
     assert jax.mean_log < torch.mean_log
     (verdict,) = judge_works([[torch, jax]], FIXED)
     assert verdict.fastest == torch
-
-
-# Stored runs
 
 
 def test_the_reference_run_is_decided_in_all_works() -> None:

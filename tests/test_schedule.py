@@ -234,9 +234,6 @@ def test_a_failed_case_gets_no_more_of_the_budget() -> None:
     assert counts(records)[1] == 4
 
 
-# Rounds of undecided works
-
-
 QUICK = POLICIES["quick"]
 
 
@@ -344,11 +341,7 @@ def test_no_computation_comes_first_in_a_run_of_training() -> None:
 
 def test_no_backend_comes_first_in_all_rounds() -> None:
     cases = [case for case, _ in a_work(1, torch=[1.0], jax=[1.0], tensorflow=[1.0])]
-    assert {shuffled_by_work(cases, 1, n)[0].target for n in range(20)} == {
-        "torch",
-        "jax",
-        "tensorflow",
-    }
+    assert {shuffled_by_work(cases, 1, n)[0].target for n in range(20)} == {"torch", "jax", "tensorflow"}
 
 
 def test_only_needed_frameworks_are_imported_again() -> None:

@@ -51,8 +51,6 @@ FIRST = "against the sessions"
 REDUCED = 25
 DAYS = tuple(range(10))
 
-# Variance shared with other cases
-
 
 def test_the_spread_of_all_cases_moderates_that_of_each() -> None:
     days = [[place] for place in (0.0, 0.01, -0.01, 0.0, 0.0)]
@@ -94,9 +92,6 @@ def test_cases_with_other_days_or_without_variance_do_not_count() -> None:
     assert squared_correlation([DAYS, DAYS, tuple(range(1, 11))], days) == pytest.approx(1.0)
     assert squared_correlation([DAYS] * 2, [[0.0] * 10] * 2) == 0.0
     assert squared_correlation([DAYS], days[:1]) == 0.0
-
-
-# Sessions far from the others
 
 
 def variances_of(drawings: list[list[list[float]]]) -> list[SharedVariance]:
@@ -273,9 +268,6 @@ def test_a_slowdown_against_sessions_with_heavy_tails_is_provisional() -> None:
     text = rendered(gate.check_document(Gate(name="main", result=result)))
     assert "some sessions are far from the rest" in text
     assert "to decide it now: accelbench check --baseline main --ab rev:" in text
-
-
-# Error rates of checks: reduced from studies/sessions.py
 
 
 @pytest.mark.real

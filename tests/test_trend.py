@@ -545,9 +545,6 @@ def test_the_command_shows_a_history_by_tag(tmp_path: Path) -> None:
     assert "between d and m" in output
 
 
-# The plot
-
-
 def draw(all_of: list[Trend]) -> str:
     return picture(history_document(all_of))
 

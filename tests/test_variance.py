@@ -101,9 +101,6 @@ def test_equally_variable_cases_are_pooled() -> None:
     assert min(difference.degrees for difference in shared) > 50
 
 
-# Rounds added because of the spread of the first ones
-
-
 def test_the_spread_comes_from_planned_processes_and_the_mean_from_all() -> None:
     logs = [0.0, 0.01, -0.01, 0.05, 0.06]
     interval = headline([math.exp(value) for value in logs], planned=3)
@@ -174,9 +171,6 @@ def test_adaptive_rounds_keep_error_rates_and_coverage(policy: Policy, noise: st
     alarms, coverage = rates(policy, NOISE[noise], REDUCED)
     assert alarms <= highest_rate(0.05, REDUCED)
     assert coverage >= 0.94 - 2 * math.sqrt(0.94 * 0.06 / (REDUCED * CASES))
-
-
-# Processes in two modes
 
 
 @pytest.mark.real
