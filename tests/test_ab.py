@@ -73,7 +73,7 @@ def test_a_side_is_options_a_target_an_interpreter_or_a_revision() -> None:
     assert rerun.parse_variant("jax").target == Target(name="jax", backend="jax", python=sys.executable)
     assert rerun.parse_variant("rev:HEAD~1").revision == "HEAD~1"
     old = rerun.parse_variant(f"torch@2.12={sys.executable}").target
-    assert old is not None
+    assert old
     assert (old.name, old.backend, old.python) == ("torch@2.12", "torch", sys.executable)
     assert rerun.parse_variant("torch@2.12", {"torch@2.12": sys.executable}).target == old
     combined = rerun.parse_variant(f"torch={sys.executable},mode=eager")
@@ -153,10 +153,13 @@ def test_a_factor_common_to_both_processes_of_a_round_cancels() -> None:
     ref, new = rounds_of(1.0), rounds_of(1.05, COMPILED)
     separate = compare_runs(a_run(ref), a_run([*some_rounds(*(r.outcome.block_s[0] / 10 for r in new))]))  # type: ignore[union-attr]
     assert separate.verdicts[0].verdict is Verdict.INCONCLUSIVE
-    comparison_result = compare_runs(*partners(ref, new, [(EAGER, COMPILED)]))
+    side, other_side = partners(ref, new, [(EAGER, COMPILED)])
+    comparison_result = compare_runs(side, other_side)
     assert comparison_result.interleaved
-    (verdict,) = comparison_result.verdicts
-    assert verdict.verdict is Verdict.SLOWER
+    assert not compare_runs(side, a_run(rounds_of(1.0), id="C")).interleaved
+    (verdict,), (backward,) = comparison_result.verdicts, compare_runs(other_side, side).verdicts
+    assert (verdict.verdict, backward.verdict) == (Verdict.SLOWER, Verdict.FASTER)
+    assert backward.ratio == pytest.approx(1 / 1.05, rel=1e-4)
     assert verdict.ratio == pytest.approx(1.05, rel=1e-4)
     assert verdict.case == snapshot("gemm(m=64,n=64,k=64)/float32/eager@torch:cpu → compile@torch:cpu")
 
@@ -258,19 +261,6 @@ def test_equal_sides_that_warm_up_never_differ_beyond_doubt() -> None:
             sides = [{number: process(noise) for number in range(5)} for _ in range(2)]
             decided += is_beyond_doubt(fair_pairs(sides[0], sides[1], 3))
     assert not decided
-
-
-def test_sides_can_be_compared_in_reverse_order() -> None:
-    a, b = partners(rounds_of(1.0), rounds_of(1.05, COMPILED), [(EAGER, COMPILED)])
-    forward, backward = compare_runs(a, b).verdicts[0], compare_runs(b, a).verdicts[0]
-    assert forward.ratio is not None
-    assert backward.ratio == pytest.approx(1 / forward.ratio)
-    assert backward.verdict is Verdict.FASTER
-
-
-def test_a_side_can_be_compared_with_an_unrelated_run() -> None:
-    a, _ = partners(rounds_of(1.0), rounds_of(1.05, COMPILED), [(EAGER, COMPILED)])
-    assert not compare_runs(a, a_run(rounds_of(1.0), id="C")).interleaved
 
 
 def test_sides_may_differ_in_settings_but_not_in_work() -> None:
@@ -573,8 +563,8 @@ def test_two_revisions_are_interleaved_and_stored_as_two_runs(repository: Path) 
     assert verdict["verdict"] == "slower"
     assert verdict["ratio"] == pytest.approx(1.2)
     ids = [output[side]["id"] for side in ("ref", "new")]
-    files = [repository.parent / "results/runs" / name / "records.jsonl" for name in ids]
-    starts = [[json.loads(line)["started"] for line in path.read_text().splitlines()] for path in files]
+    sides = [runs.read_run(repository.parent / "results/runs" / name) for name in ids]
+    starts = [[record.started for record in side.records] for side in sides]
     assert [a < b for a, b in zip(*starts, strict=True)] == [True, False, True]
     again = accelbench("compare", *ids, "--format", "json", cwd=repository.parent)
     assert json.loads(again.stdout)["verdicts"] == output["verdicts"]
@@ -634,20 +624,13 @@ def test_two_interpreters_are_interleaved(tmp_path: Path) -> None:
 
 
 @pytest.mark.real
-def test_two_option_sets_are_interleaved(tmp_path: Path) -> None:
-    options = ("-w", "honest", "-b", "fake", "-d", "cpu")
-    output = measured("compare", "--ab", "threads=1", "mode=compile", *options, cwd=tmp_path)
-    assert output["verdicts"][0]["verdict"] == "same"
-    assert "threads 1 → 2" in " ".join(output["changes"]) or usable_threads() == 1
-
-
-@pytest.mark.real
-def test_cold_cases_can_be_interleaved(tmp_path: Path) -> None:
+def test_two_option_sets_are_interleaved_with_cold_caches(tmp_path: Path) -> None:
     options = ("-w", "honest", "-b", "fake", "-d", "cpu", "--cache", "cold")
-    output = measured("compare", "--ab", "mode=eager", "mode=compile", *options, cwd=tmp_path)
-    assert [verdict["case"] for verdict in output["verdicts"]] == [
-        "honest(size=32)/float32/eager/cold@fake:cpu → compile/cold@fake:cpu"
-    ]
+    output = measured("compare", "--ab", "threads=1", "mode=compile", *options, cwd=tmp_path)
+    (verdict,) = output["verdicts"]
+    assert verdict["verdict"] == "same"
+    assert verdict["case"] == "honest(size=32)/float32/eager/cold@fake:cpu → compile/cold@fake:cpu"
+    assert "threads 1 → 2" in " ".join(output["changes"]) or usable_threads() == 1
 
 
 @pytest.mark.real
@@ -657,9 +640,7 @@ def test_a_case_that_fails_on_one_side_is_not_measured_again_on_either(tmp_path:
     pace = paced_by(tmp_path)
     output = measured("compare", "--ab", "mode=eager", "mode=compile", *options, cwd=tmp_path, **pace)
     assert output["counts"] == {"insufficient": 1}
-    assert len(list((tmp_path / "results/runs").rglob("records.jsonl"))) == 2
-    lines = [path.read_text() for path in (tmp_path / "results/runs").rglob("records.jsonl")]
-    assert [len(text.splitlines()) for text in lines] == [1, 1]
+    assert [len(run.records) for run in runs_in(tmp_path / "results")] == [1, 1]
 
 
 @pytest.mark.real

@@ -27,6 +27,7 @@ from benchbench.model.run import Policy, Record, Run, Settings
 from benchbench.stats import Difference, detectable, holm, tost, welch
 from benchbench.store import artifacts, disk, runs
 from tests.factories import (
+    CPU,
     a_case,
     a_cost,
     a_failure,
@@ -125,13 +126,9 @@ def test_two_processes_are_insufficient_but_their_ratio_is_shown() -> None:
     assert result.reason == snapshot("2 v 3 processes have latency_s, each side needs 3")
     assert result.ratio == pytest.approx(1.0945, rel=1e-3)
     assert result.p_holm is None
-
-
-def test_one_process_has_a_ratio_without_an_interval() -> None:
-    result = a_comparison(some_rounds(1e-3), some_rounds(*times_of(1.1)))
-    assert result.verdict is Verdict.INSUFFICIENT
-    assert (result.low, result.high, result.mde) == (None, None, None)
-    assert result.ratio == pytest.approx(1.1)
+    one = a_comparison(some_rounds(1e-3), some_rounds(*times_of(1.1)))
+    assert (one.verdict, one.low, one.high, one.mde) == (Verdict.INSUFFICIENT, None, None, None)
+    assert one.ratio == pytest.approx(1.1)
 
 
 def test_a_process_still_warming_up_makes_a_case_insufficient() -> None:
@@ -149,55 +146,37 @@ def test_memory_does_not_depend_on_warm_up() -> None:
     assert result.ratio == pytest.approx(1.2)
 
 
+SYSTEM = Settings(threads=2, allocator=Allocator.SYSTEM, isolation=Isolation.SPAWN)
+
+
 @pytest.mark.parametrize(
-    "over",
+    ("head", "measured", "reason"),
     [
-        {"machine": a_machine(cpu="Other CPU", memory_bytes=4 * 2**30)},
-        {"machine": a_machine(accelerators=("Example GPU",))},
-        {"settings": Settings(threads=4)},
-        {"settings": Settings(threads=2, allocator=Allocator.SYSTEM, isolation=Isolation.SPAWN)},
+        (
+            {"machine": a_machine(cpu="Other CPU", memory_bytes=4 * 2**30)},
+            {},
+            "CPU Example CPU → Other CPU; GiB of memory 8 → 4",
+        ),
+        ({"machine": a_machine(accelerators=("Example GPU",))}, {}, "accelerators none → Example GPU"),
+        ({"settings": Settings(threads=4)}, {}, "threads 2 → 4"),
+        ({"settings": SYSTEM}, {}, "allocator steady → system; isolation fork → spawn"),
+        ({}, {"cost": a_cost(flops=524_289)}, "counted flops 524288 → 524289"),
+        ({}, {"workload_version": 2}, "workload version 1 → 2"),
+        ({}, {"timer": "events"}, "timer perf counter → events"),
+        ({}, {"precision": {"matmul": "tf32", "new": "x"}}, "matmul highest → tf32"),
+        ({}, {"device_model": "Other CPU"}, "device model Example CPU → Other CPU"),
     ],
 )
-def test_other_hardware_or_settings_are_incomparable(over: dict[str, Any]) -> None:
-    result = only(compare_runs(a_run(), a_run(**over)))
-    assert result.verdict is Verdict.INCOMPARABLE
+def test_other_hardware_settings_or_work_are_incomparable(
+    head: dict[str, Any], measured: dict[str, Any], reason: str
+) -> None:
+    device = {"device_model": measured.get("device_model", CPU.model)}
+    measurement = a_measurement(**{name: measured[name] for name in measured if name not in device})
+    new = [a_record(measurement, round=number, **device) for number in range(3)]
+    result = only(compare_runs(a_run(), a_run(new, **head)))
+    assert (result.verdict, result.reason) == (Verdict.INCOMPARABLE, reason)
     assert result.ratio is None
     assert result.new is not None
-    assert result.reason in snapshot(
-        [
-            "CPU Example CPU → Other CPU; GiB of memory 8 → 4",
-            "accelerators none → Example GPU",
-            "threads 2 → 4",
-            "allocator steady → system; isolation fork → spawn",
-        ]
-    )
-
-
-@pytest.mark.parametrize(
-    "over",
-    [
-        {"cost": a_cost(flops=524_289)},
-        {"workload_version": 2},
-        {"timer": "events"},
-        {"precision": {"matmul": "tf32", "new": "x"}},
-    ],
-)
-def test_other_work_clock_or_precision_is_incomparable(over: dict[str, Any]) -> None:
-    result = a_comparison(some_rounds(*STEADY), some_rounds(*STEADY, **over))
-    assert result.verdict is Verdict.INCOMPARABLE
-    assert result.reason in snapshot(
-        [
-            "counted flops 524288 → 524289",
-            "workload version 1 → 2",
-            "timer perf counter → events",
-            "matmul highest → tf32",
-        ]
-    )
-
-
-def test_another_device_of_the_same_name_is_incomparable() -> None:
-    new = [replace(record, device_model="Other CPU") for record in some_rounds(*STEADY)]
-    assert a_comparison(some_rounds(*STEADY), new).reason == snapshot("device model Example CPU → Other CPU")
 
 
 def test_another_version_is_compared_and_suspected() -> None:
@@ -217,31 +196,43 @@ def test_different_environment_variables_are_reported() -> None:
     assert compare_runs(set_, unknown).changes == compare_runs(unset, unset).changes == ()
 
 
-def test_a_newly_failing_case_is_broken_with_its_status() -> None:
-    new = [*some_rounds(*STEADY), a_record(a_failure(status=Status.OUT_OF_MEMORY, message="9 GiB"), round=3)]
-    result = a_comparison(some_rounds(*STEADY), new)
-    assert result.verdict is Verdict.BROKEN
-    assert result.reason == snapshot("out_of_memory: 9 GiB")
-    assert result.ref == pytest.approx(1e-3, rel=1e-6)
-    assert result.new is None
+WORKING, CRASHED = some_rounds(*STEADY), a_record(a_failure())
+FULL = a_record(a_failure(status=Status.OUT_OF_MEMORY, message="9 GiB"), round=3)
+WRONG = a_record(a_failure(status=Status.WRONG_RESULT, message="error 0.5"))
+CUT = a_record(a_failure(status=Status.INTERRUPTED, message="stopped"), round=3)
 
 
-def test_a_wrong_result_precedes_other_failures() -> None:
-    new = [a_record(a_failure()), a_record(a_failure(status=Status.WRONG_RESULT, message="error 0.5"))]
-    assert a_comparison(some_rounds(*STEADY), new).reason == snapshot("wrong_result: error 0.5")
-
-
-def test_a_case_that_failed_before_is_never_broken() -> None:
-    failed = [a_record(a_failure())]
-    assert a_comparison(failed, some_rounds(*STEADY)).verdict is Verdict.NEW
-    assert a_comparison(failed, failed).verdict is Verdict.INSUFFICIENT
+@pytest.mark.parametrize(
+    ("ref", "new", "verdict", "reason"),
+    [
+        (WORKING, [*WORKING, FULL], Verdict.BROKEN, "out_of_memory: 9 GiB"),
+        (WORKING, [CRASHED, WRONG], Verdict.BROKEN, "wrong_result: error 0.5"),  # the gravest
+        (WORKING, [*WORKING, CUT], Verdict.SAME, ""),
+        (WORKING, [CUT], Verdict.INSUFFICIENT, "3 v 0 processes have latency_s, each side needs 3"),
+        ([CRASHED], WORKING, Verdict.NEW, "failed before: crashed: worker killed by signal 11"),
+        (
+            [CRASHED],
+            [CRASHED],
+            Verdict.INSUFFICIENT,
+            "fails in both runs: crashed: worker killed by signal 11",
+        ),
+    ],
+)
+def test_only_a_newly_failing_case_is_broken(
+    ref: list[Record], new: list[Record], verdict: Verdict, reason: str
+) -> None:
+    result = a_comparison(ref, new)
+    assert (result.verdict, result.reason) == (verdict, reason)
+    if verdict is Verdict.BROKEN:
+        assert (result.ref, result.new) == (pytest.approx(1e-3, rel=1e-6), None)
 
 
 def test_cases_in_one_run_only_are_new_or_gone() -> None:
-    small, large = a_case(), a_case(params={"m": 128})
+    small, large, neither = (a_case(params={"m": m}) for m in (64, 128, 256))
+    gone, absent = a_left_out(case=small), a_left_out(case=neither)
     comparison = compare_runs(
-        a_run(some_rounds(*STEADY, case=small)),
-        a_run(some_rounds(*STEADY, case=large), left_out=(a_left_out(case=small),)),
+        a_run(some_rounds(*STEADY, case=small), left_out=(absent,)),
+        a_run(some_rounds(*STEADY, case=large), left_out=(gone, absent)),
     )
     assert [(verdict.verdict, verdict.reason) for verdict in comparison.verdicts] == snapshot(
         [(Verdict.GONE, "unavailable: this torch is a CPU build"), (Verdict.NEW, "not part of the run")]
@@ -262,17 +253,6 @@ def test_runs_without_a_common_case_are_reported_first() -> None:
         "The runs have no case in common, and were made on different hardware: nothing is compared.",
     ]
     assert facts[2].startswith("ref: ")
-
-
-def test_a_case_left_out_of_both_runs_is_not_reported() -> None:
-    run = a_run(left_out=(a_left_out(),))
-    assert [verdict.case for verdict in compare_runs(run, run).verdicts] == [a_case().id]
-
-
-def test_an_interrupted_round_is_missing_and_not_a_failure() -> None:
-    cut = a_record(a_failure(status=Status.INTERRUPTED, message="stopped"), round=3)
-    assert a_comparison(some_rounds(*STEADY), [*some_rounds(*STEADY), cut]).verdict is Verdict.SAME
-    assert a_comparison(some_rounds(*STEADY), [cut]).verdict is Verdict.INSUFFICIENT
 
 
 @pytest.mark.parametrize("name", ["items_per_s", "flops_per_s", "bytes_per_s"])
@@ -452,18 +432,6 @@ def test_unchanged_code_is_called_slower_at_most_one_time_in_forty(processes: in
 
 
 @pytest.mark.real
-def test_a_suite_of_unchanged_code_rarely_alarms() -> None:
-    suites, alarms = 200, {Verdict.SLOWER: 0, Verdict.FASTER: 0}
-    source = np.random.default_rng(30)
-    for _ in range(suites):
-        ref, new = process_medians(source, (2, 30, 5), 0.05, within=0.05, count=10)
-        verdicts = compare_runs(a_suite(ref), a_suite(new), threshold=0.001).verdicts
-        for kind in alarms:
-            alarms[kind] += any(verdict.verdict is kind for verdict in verdicts)
-    assert max(alarms.values()) / suites <= highest_rate(0.05, suites)
-
-
-@pytest.mark.real
 @pytest.mark.parametrize(("processes", "noise"), [(5, 0.01), (10, 0.02)])
 def test_three_slow_cases_of_thirty_are_found(processes: int, noise: float) -> None:
     suites, slow, hits, alarms = 80, [4, 11, 29], 0, 0
@@ -519,19 +487,6 @@ def shown_as(name: str, compared: Comparison, cases: Sequence[CaseComparison]) -
     return rendered(comparison.comparison_document(compared, cases), name)
 
 
-def test_command_compares_the_first_run_with_the_second_or_the_latest(tmp_path: Path) -> None:
-    for name, factor in (("A1", 1.0), ("B2", 2.0), ("C3", 0.5)):
-        runs.store_run(tmp_path / "results", a_run(some_rounds(*times_of(factor)), id=name))
-
-    def ratio(*names: str) -> float:
-        output = accelbench("compare", *names, "--format", "json", cwd=tmp_path).stdout
-        return float(json.loads(output)["verdicts"][0]["ratio"])
-
-    assert ratio("A1", "B2") == pytest.approx(2)
-    assert ratio("B2", "A1") == pytest.approx(0.5)
-    assert ratio("B2") == pytest.approx(0.25)
-
-
 def test_a_comparison_of_a_run_with_itself_is_reported() -> None:
     run = a_run(some_rounds(*STEADY))
     compared = compare_runs(run, run)
@@ -581,40 +536,32 @@ def test_csv_and_json_have_every_field() -> None:
 @pytest.fixture
 def two_runs(tmp_path: Path) -> Path:
     for name, factor in (("A1", 1.0), ("B2", 1.2)):
-        run = a_run(some_rounds(*times_of(factor)), id=name)
-        with runs.create_run(tmp_path / "results", run.info) as writer:
-            for record in run.records:
-                writer.append(record)
+        runs.store_run(tmp_path / "results", a_run(some_rounds(*times_of(factor)), id=name))
     return tmp_path
 
 
-@pytest.mark.real
-def test_compare_names_two_runs_and_never_fails_a_build(two_runs: Path) -> None:
-    process = accelbench("compare", "A1", "latest", cwd=two_runs)
-    assert "1 slower" in process.stdout
-    faster = accelbench("compare", "B2", "A1", "--format", "json", "--metric", "items_per_s", cwd=two_runs)
-    assert json.loads(faster.stdout)["verdicts"][0]["verdict"] == "faster"
+def test_the_command_compares_the_first_run_with_the_second_or_the_latest(two_runs: Path) -> None:
+    def compared(*arguments: str) -> tuple[str, float]:
+        output = accelbench("compare", *arguments, "--format", "json", cwd=two_runs).stdout
+        (verdict,) = json.loads(output)["verdicts"]
+        return verdict["verdict"], pytest.approx(verdict["ratio"])
+
+    assert compared("A1") == compared("A1", "latest") == ("slower", 1.2)
+    assert compared("B2", "A1", "--metric", "items_per_s") == ("faster", 1.2)
     none = accelbench("compare", "A1", "B2", "--only", "faster,broken", "--threshold", "0.3", cwd=two_runs)
     assert "gemm" not in none.stdout
 
 
 @pytest.mark.parametrize(
-    "option",
+    ("words", "code"),
     [
-        ("--only", "slwer"),
-        ("--metric", "latencies"),
-        ("--threshold", "3"),
-        ("--threshold", "nan"),
-        ("--threshold", "a lot"),
-        ("--threshold", "0%"),
+        *((f"A1 B2 {option}", 2) for option in ("--only slwer", "--metric latencies")),
+        *((f"A1 B2 --threshold={value}", 2) for value in ("3", "nan", "much", "0%")),
+        ("A1 C3", 5),  # no such run
     ],
 )
-def test_an_invalid_option_is_a_usage_error_with_a_hint(two_runs: Path, option: tuple[str, str]) -> None:
-    assert "hint: " in accelbench("compare", "A1", "B2", *option, cwd=two_runs, code=2).stderr
-
-
-def test_a_missing_run_is_unreadable_input(two_runs: Path) -> None:
-    assert "No run 'C3'" in accelbench("compare", "A1", "C3", cwd=two_runs, code=5).stderr
+def test_an_invalid_argument_is_an_error_with_a_hint(two_runs: Path, words: str, code: int) -> None:
+    assert "hint: " in accelbench("compare", *words.split(), cwd=two_runs, code=code).stderr
 
 
 def test_a_slower_case_names_the_operators_behind_it_if_both_runs_have_profiles(

@@ -79,18 +79,6 @@ def test_a_stable_series_of_100_runs_rarely_has_a_change(
     assert sum(bool(found_in(noise(source, 100))) for _ in range(series)) <= most
 
 
-@pytest.mark.real
-@pytest.mark.parametrize("step", [0.05, -0.05])
-def test_a_step_of_five_times_the_noise_is_found_three_runs_later(step: float) -> None:
-    source = np.random.default_rng(2)
-    hits = 0
-    for _ in range(200):
-        y = independent(source, 100)
-        y[97:] += math.log1p(step)
-        hits += any(abs(index - 97) <= 3 for index in found_in(y))
-    assert hits >= 190
-
-
 def test_recurring_levels_are_reported_but_are_not_changes() -> None:
     y = 0.1 * np.repeat([0, 1, 0, 1], 8) + independent(np.random.default_rng(3), 32)
     history = change_points(np.exp(y).tolist())

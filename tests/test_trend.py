@@ -69,14 +69,7 @@ def test_a_step_is_located_between_two_runs() -> None:
     (data,) = json.loads(rendered(history_document([trend]), "json"))
     assert (data["changes"][0]["run"], data["changes"][0]["after_run"]) == ("run08", "run07")
     assert len(data["points"]) == 16
-    assert rendered(history_document([trend])) == snapshot("""\
-1 of 1 case became slower, none faster, by the last change of each
-
-gemm(m=64,n=64,k=64)/float32/eager@torch:cpu  latency_s, 16 runs
-▁▁▁▁▁▁▁▁████████  1.00 ms → 1.10 ms
-EVENT   SIZE                   WHERE
-slower  1.100× [1.097, 1.103]  between run07 and run08
-""")
+    assert rendered(history_document([trend])) in (ROOT / "docs/history.md").read_text()
 
 
 def test_too_few_runs_get_a_note_with_the_number_needed() -> None:
@@ -115,10 +108,6 @@ def test_an_unknown_case_name_is_refused_with_a_suggestion() -> None:
 def test_a_case_name_without_values_of_the_metric_is_accepted() -> None:
     all_trends = trends(stepped(), metric_named("energy_j"), ["gemm*"])
     assert (all_trends, NOTHING in history_document(all_trends).notes) == ([], True)
-
-
-def test_the_documentation_shows_the_actual_output() -> None:
-    assert rendered(history_document(trends(stepped(), LATENCY))) in (ROOT / "docs/history.md").read_text()
 
 
 def numbered_run(number: int, records: list[Record], **over: Any) -> Run:
@@ -171,14 +160,9 @@ def test_changes_a_day_apart_are_one_event_and_a_week_apart_are_two() -> None:
     near = trends(stepping(8, 9, 10, count=20), LATENCY)
     assert [(event.day, len(event.cases)) for event in shared_changes(near)] == [("2026-01-09", 3)]
     assert shared_changes(trends(stepping(6, 6, 13, count=20), LATENCY)) == []
-
-
-def test_two_events_of_a_machine_are_apart() -> None:
     two = trends(stepping(6, 6, 6, 13, 13, 13, count=20), LATENCY)
-    assert [(event.day, len(event.cases)) for event in shared_changes(two)] == [
-        ("2026-01-07", 3),
-        ("2026-01-14", 3),
-    ]
+    days = [(event.day, len(event.cases)) for event in shared_changes(two)]
+    assert days == [("2026-01-07", 3), ("2026-01-14", 3)]
 
 
 def test_changes_of_several_machines_or_directions_are_no_event() -> None:
@@ -330,23 +314,13 @@ def test_runs_are_sorted_by_time() -> None:
     assert trends(reversed(stepped()), LATENCY) == trends(stepped(), LATENCY)
 
 
-def test_other_hardware_is_a_boundary_and_no_change() -> None:
-    faster = a_machine(cpu="Another CPU")
-    runs = [a_run_at(i, 1e-3 * NOISE[i]) for i in range(8)]
-    runs += [a_run_at(8 + i, 5e-4 * NOISE[i], machine=faster) for i in range(8)]
-    (trend,) = trends(runs, LATENCY)
-    assert not trend.history.changes
-    assert "not comparable        from run08: CPU Example CPU → Another CPU" in rendered(
-        history_document([trend])
-    )
-
-
 @pytest.mark.parametrize(
     ("info", "record", "reason"),
     [
         ({"settings": Settings(threads=1)}, {}, "threads 2 → 1"),
         ({"settings": Settings(threads=2, allocator=Allocator.SYSTEM)}, {}, "allocator steady → system"),
         ({"settings": Settings(threads=2, isolation=Isolation.SPAWN)}, {}, "isolation fork → spawn"),
+        ({"machine": a_machine(cpu="Another CPU")}, {}, "CPU Example CPU → Another CPU"),
         ({}, {"workload_version": 2}, "workload version 1 → 2"),
         ({}, {"precision": {"matmul": "high"}}, "matmul highest → high"),
     ],
@@ -363,6 +337,7 @@ def test_incomparable_runs_have_own_series(info: dict[str, Any], record: dict[st
     assert (trend.boundaries, trend.boundary_reasons) == ((8,), (reason,))
     (data,) = json.loads(rendered(history_document([trend]), "json"))
     assert data["boundaries"] == [{"run": "other0", "reason": reason}]
+    assert f"not comparable        from other0: {reason}" in rendered(history_document([trend]))
 
 
 def test_alternating_machines_have_separate_histories() -> None:
@@ -519,10 +494,8 @@ def test_a_point_has_the_number_that_a_report_has(metric: str) -> None:
 
 
 def test_the_command_shows_the_history_of_stored_runs(tmp_path: Path) -> None:
-    for run in stepped():
-        with store.create_run(tmp_path / "results", run.info) as writer:
-            for record in run.records:
-                writer.append(record)
+    for run in commits(*"aabcdmno"):
+        store.store_run(tmp_path / "results", run)
     refused = accelbench("history", "gem", "nosuch", cwd=tmp_path, code=2).stderr
     assert "error: No stored run has a case named 'nosuch'.\nhint: " in refused
     output = accelbench("history", "gemm", cwd=tmp_path).stdout
@@ -531,18 +504,11 @@ def test_the_command_shows_the_history_of_stored_runs(tmp_path: Path) -> None:
     assert len(parsed) == 1
     assert accelbench("history", "-o", "out/found.json", cwd=tmp_path).stdout == ""
     assert json.loads((tmp_path / "out/found.json").read_text()) == parsed
+    assert "between d and m" in accelbench("history", "--by", "commit", cwd=tmp_path).stdout
 
 
 def test_a_history_without_runs_is_an_error(tmp_path: Path) -> None:
     assert "no runs" in accelbench("history", cwd=tmp_path, code=5).stderr
-
-
-def test_the_command_shows_a_history_by_tag(tmp_path: Path) -> None:
-    for run in commits(*"aabcdmno"):
-        store.store_run(tmp_path / "results", run)
-    output = accelbench("history", "--by", "commit", cwd=tmp_path).stdout
-    assert "7 values of commit in 8 runs" in output
-    assert "between d and m" in output
 
 
 def draw(all_of: list[Trend]) -> str:
