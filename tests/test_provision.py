@@ -2,7 +2,6 @@
 
 import json
 import re
-import shlex
 import signal
 import subprocess
 import sys
@@ -10,7 +9,6 @@ import tomllib
 from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
-from itertools import pairwise
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -19,7 +17,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchbench import registry
 from benchbench.backends.base import backend_class
 from benchbench.environments import build, interpreters
 from benchbench.environments.installer import (
@@ -115,6 +112,7 @@ def test_an_existing_environment_is_not_changed(built: tuple[Home, str]) -> None
     before = record.stat().st_mtime_ns
     output = home.run(*CREATE).stdout
     assert output == home.run("env", "list").stdout
+    assert "Did you mean 'fake@own'?" in home.run("env", "rm", "fake@own", "fake@owm", code=2).stderr
     process = home.run("env", "create", "fake@own", "--with", "extra==1.3", code=2)
     assert "exists already, with extra==1.2 numpy" in process.stderr
     program = home.path / "python"
@@ -131,14 +129,6 @@ def test_devices_lists_environments_and_a_worker_runs_in_them(built: tuple[Home,
     data = json.loads(home.run("devices", "-b", "fake@own,fake", "--format", "json").stdout)
     assert [row["backend"] for row in data] == [*["fake@own"] * 5, *["fake"] * 5]
     assert {row["status"] for row in data} == {"ready"}
-
-
-@pytest.mark.real
-def test_removing_an_unknown_environment_suggests_the_nearest(built: tuple[Home, str]) -> None:
-    home, _ = built
-    process = home.run("env", "rm", "fake@own", "fake@owm", code=2)
-    assert "Did you mean 'fake@own'?" in process.stderr
-    assert [environment["name"] for environment in home.listed()] == ["fake@own"]
 
 
 @pytest.mark.real
@@ -280,31 +270,6 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("name", "arguments", "expected"),
     [
-        ("torch", (), ("torch", "numpy")),
-        ("torch@2.12", (), ("torch==2.12.*", "numpy")),
-        ("torch@2.12", ("torch==2.12.1",), ("torch==2.12.1", "numpy")),
-        ("torch@old", ("torch<2", "numpy<2"), ("torch<2", "numpy<2")),
-        ("fake@9", (), ("numpy==9.*",)),
-    ],
-)
-def test_requirements_follow_the_label_unless_overridden(
-    name: str, arguments: tuple[str, ...], expected: tuple[str, ...]
-) -> None:
-    assert build.build_request(name, arguments).requirements == expected
-
-
-@pytest.mark.usefixtures("nowhere")
-def test_a_label_changes_every_pin_of_a_backend(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch = backend_class("torch")
-    monkeypatch.setattr(torch, "requirements", ("torch==2.9.0", "torch_xla==2.9.0", "numpy"))
-    request = build.build_request("torch@2.8", ())
-    assert request.requirements == ("torch==2.8.*", "torch_xla==2.8.*", "numpy")
-
-
-@pytest.mark.usefixtures("nowhere")
-@pytest.mark.parametrize(
-    ("name", "arguments", "expected"),
-    [
         ("torch@2.12", (), "cpu"),
         ("torch", ("torch==2.12.1",), "cpu"),
         ("onnxruntime", (), "cpu"),
@@ -323,24 +288,56 @@ def test_environments_follow_the_cpu_build_of_the_running_torch(
         assert build.build_request(name, arguments, variant="cu128", running=lambda: "cpu").variant == "cu128"
 
 
+@pytest.mark.usefixtures("nowhere")
 @pytest.mark.parametrize(
-    ("name", "variant", "expected"),
+    ("name", "requirements", "variant", "expected"),
     [
-        ("jax", "cuda", ("jax[cuda13]", "numpy")),
-        ("jax@0.10", "cuda13", ("jax[cuda13]==0.10.*", "numpy")),
-        ("jax", "", ("jax", "numpy")),
-        ("tensorflow", "cuda", ("tensorflow[and-cuda]", "numpy")),
-        ("tensorflow@2.21", "cpu", ("tensorflow-cpu==2.21.*", "numpy")),
-        ("onnxruntime", "cuda", ("torch", "onnxruntime-gpu[cuda,cudnn]", "onnx", "onnxscript", "numpy")),
-        ("onnxruntime@1.26", "", ("torch", "onnxruntime==1.26.*", "onnx", "onnxscript", "numpy")),
-        ("openvino@2026.3", "", ("torch", "openvino==2026.3.*", "onnx", "onnxscript", "numpy")),
-        ("torch@2.12", "cuda", ("torch==2.12.*", "numpy")),
+        ("torch", (), "", ("torch", "numpy")),
+        ("torch@2.12", (), "", ("torch==2.12.*", "numpy")),
+        ("torch@2.12", ("torch==2.12.1",), "", ("torch==2.12.1", "numpy")),
+        ("torch@old", ("torch<2", "numpy<2"), "", ("torch<2", "numpy<2")),
+        ("torch@2.12", (), "cuda", ("torch==2.12.*", "numpy")),
+        ("torch_xla@2.8", (), "", ("torch==2.8.*", "torch_xla==2.8.*", "numpy")),  # every pin
+        ("fake@9", (), "", ("numpy==9.*",)),
+        ("fake", ("./a.whl",), "", (f"{Path.cwd()}/a.whl", "numpy")),  # for pip
+        ("jax", (), "cuda", ("jax[cuda13]", "numpy")),
+        ("jax@0.10", (), "cuda13", ("jax[cuda13]==0.10.*", "numpy")),
+        ("jax", (), "", ("jax", "numpy")),
+        ("tensorflow", (), "cuda", ("tensorflow[and-cuda]", "numpy")),
+        ("tensorflow@2.21", (), "cpu", ("tensorflow-cpu==2.21.*", "numpy")),
+        ("onnxruntime", (), "cuda", ("torch", "onnxruntime-gpu[cuda,cudnn]", "onnx", "onnxscript", "numpy")),
+        ("onnxruntime@1.26", (), "", ("torch", "onnxruntime==1.26.*", "onnx", "onnxscript", "numpy")),
+        ("openvino@2026.3", (), "", ("torch", "openvino==2026.3.*", "onnx", "onnxscript", "numpy")),
     ],
 )
-def test_a_variant_selects_framework_packages(name: str, variant: str, expected: tuple[str, ...]) -> None:
-    request = build.build_request(name, (), variant=variant, running=str)
+def test_requirements_follow_the_label_and_the_variant_unless_overridden(
+    name: str, requirements: tuple[str, ...], variant: str, expected: tuple[str, ...]
+) -> None:
+    request = build.build_request(name, requirements, variant=variant, running=str)
     assert request.requirements == expected
     assert request.torch_build == (variant if "torch" in " ".join(expected) else "")
+
+
+@pytest.mark.usefixtures("nowhere")
+@pytest.mark.parametrize(
+    ("name", "requirements", "variant", "message"),
+    [
+        ("torch@nightly", (), "", "is not a version"),
+        ("torch", ("--pre",), "", "is no requirement"),
+        ("torch", (" ",), "", "is no requirement"),
+        ("pytorch@2", (), "", "No backend named 'pytorch'"),
+        ("torch@../x", (), "", "no label"),
+        ("jax", (), "cu128", "jax has no build 'cu128'"),
+        ("jax", ("jax==0.9.0",), "cuda", "so does --variant"),
+    ],
+)
+def test_an_invalid_request_is_refused(
+    name: str, requirements: tuple[str, ...], variant: str, message: str
+) -> None:
+    with pytest.raises(UsageError, match=message) as refused:
+        build.build_request(name, requirements, variant=variant)
+    if variant == "cu128":
+        assert refused.value.hint == "Builds are cpu, cuda, cuda12, cuda13, tpu."
 
 
 @pytest.mark.parametrize("name", ["jax", "tensorflow", "onnxruntime"])
@@ -355,14 +352,6 @@ def test_the_cuda_extra_and_the_page_match_the_build(name: str) -> None:
         if f"'.[{name}-cuda]'" in line
     ]
     assert any(f"`{requirement}`" in line for requirement in requirements if requirement.startswith(name))
-
-
-def test_an_unknown_variant_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(UsageError, match="jax has no build 'cu128'") as refused:
-        build.build_request("jax", (), variant="cu128")
-    assert refused.value.hint == "Builds are cpu, cuda, cuda12, cuda13, tpu."
-    with pytest.raises(UsageError, match="so does --variant"):
-        build.build_request("jax", ("jax==0.9.0",), variant="cuda")
 
 
 def test_the_build_of_torch_is_read_from_its_version() -> None:
@@ -389,34 +378,6 @@ def test_only_the_chosen_build_of_torch_is_downloaded(home: Home) -> None:
     assert "torch has no build 'gpu'" in home.create("torch@2.12", "--variant", "gpu", code=2).stderr
 
 
-@pytest.mark.usefixtures("nowhere")
-@pytest.mark.parametrize(
-    ("name", "arguments", "message"),
-    [
-        ("torch@nightly", (), "is not a version"),
-        ("torch", ("--pre",), "is no requirement"),
-        ("torch", (" ",), "is no requirement"),
-        ("pytorch@2", (), "No backend named 'pytorch'"),
-        ("torch@../x", (), "no label"),
-    ],
-)
-def test_an_invalid_requirement_is_refused(name: str, arguments: tuple[str, ...], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        build.build_request(name, arguments)
-
-
-@pytest.mark.usefixtures("nowhere")
-def test_paths_are_made_absolute_for_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert build.build_request("fake", ["./a.whl"]).requirements == (str(tmp_path / "a.whl"), "numpy")
-
-
-def test_every_backend_requires_numpy() -> None:
-    for name in registry.entry_names("benchbench.backends"):
-        backend = backend_class(name)
-        assert "numpy" in backend.requirements, name
-
-
 @given(st.text())
 def test_accepted_names_are_safe_folder_names(text: str) -> None:
     for name in (text, f"torch@{text}"):
@@ -427,16 +388,3 @@ def test_accepted_names_are_safe_folder_names(text: str) -> None:
         assert name == (f"{backend}@{label}" if label else backend)
         assert Path(name).name == name
         assert not name.startswith(".")
-
-
-@pytest.mark.usefixtures("nowhere")
-def test_every_create_command_in_the_documentation_is_valid() -> None:
-    text = (Path(__file__).parent.parent / "docs" / "environments.md").read_text()
-    lines = [line for line in text.splitlines() if line.startswith("accelbench env create")]
-    backends = registry.entry_names("benchbench.backends")
-    for line in lines:
-        _, _, _, name, *options = shlex.split(line, comments=True)
-        requirements = [value for flag, value in pairwise(options) if flag == "--with"]
-        if name.partition("@")[0] in backends:
-            assert build.build_request(name, requirements).requirements
-    assert len(lines) >= 4

@@ -26,25 +26,16 @@ from benchbench.workloads.base import Operation
 from benchbench.workloads.operations.gemm import Gemm
 """
 GOOD = HEAD + "@dataclass(frozen=True)\nclass Good(Gemm):\n    summary = 'a product'\n"
-UNDECORATED = HEAD + "class Bad(Gemm):\n    rows: int = 3\n    summary = 'x'\n"
-NO_DEFAULT = HEAD + "@dataclass(frozen=True)\nclass Bad(Gemm):\n    extra: list = None\n    summary = 'x'\n"
-UNFINISHED = HEAD + "@dataclass(frozen=True)\nclass Bad(Operation):\n    n: int = 1\n    summary = 'x'\n"
-BAD_COST = (
-    HEAD + "@dataclass(frozen=True)\nclass Bad(Gemm):\n    summary = 'x'\n"
-    "    def cost(self, dtype):\n        return 1 / 0\n"
-)
-NO_SUMMARY = (
-    HEAD + "@dataclass(frozen=True)\nclass Bad(Operation):\n    n: int = 1\n"
-    "    output_shape = reference = reduction = tiny = arrays = cost = None\n"
-)
-MISSING = (
-    HEAD + "@dataclass(frozen=True)\nclass Bad(Operation):\n    n: int\n    summary = 'x'\n"
-    "    output_shape = reference = reduction = tiny = arrays = cost = None\n"
-)
-NO_TOLERANCE = (
-    HEAD + "@dataclass(frozen=True)\nclass Bad(Operation):\n    n: int = 1\n    summary = 'x'\n"
-    "    output_shape = reference = tiny = arrays = cost = None\n"
-)
+BAD = HEAD + "@dataclass(frozen=True)\nclass Bad({}):\n"
+SUMMARY = "    summary = 'x'\n"
+METHODS = "    output_shape = reference = tiny = arrays = cost = None\n"
+UNDECORATED = HEAD + "class Bad(Gemm):\n    rows: int = 3\n" + SUMMARY
+NO_DEFAULT = BAD.format("Gemm") + "    extra: list = None\n" + SUMMARY
+UNFINISHED = BAD.format("Operation") + "    n: int = 1\n" + SUMMARY
+BAD_COST = BAD.format("Gemm") + SUMMARY + "    def cost(self, dtype):\n        return 1 / 0\n"
+NO_SUMMARY = BAD.format("Operation") + "    n: int = 1\n    reduction = None\n" + METHODS
+MISSING = BAD.format("Operation") + "    n: int\n    reduction = None\n" + SUMMARY + METHODS
+NO_TOLERANCE = BAD.format("Operation") + "    n: int = 1\n" + SUMMARY + METHODS
 MISTAKES = {
     "syntax": ("x = 1\ny = (\n", "mine/bad.py, line 2: SyntaxError: '(' was never closed"),
     "import": ("\nimport no_such_module\n", "mine/bad.py, line 2: ModuleNotFoundError: No module named"),
