@@ -18,9 +18,9 @@ from benchbench.documents.run import RunReport, report_document
 from benchbench.exporters.drawing import colour
 from tests.browser import Tab, a_browser, needs_chromium
 from tests.factories import a_case, a_failure, a_record, a_run
-from tests.test_charts import CEILINGS, saturating
 from tests.test_documents import DOCUMENTS
 from tests.test_page import BACKENDS, HOSTILE, page, random_run
+from tests.test_plots import CEILINGS, saturating
 
 pytestmark = [pytest.mark.real, needs_chromium, pytest.mark.xdist_group("browser")]
 Show = Callable[..., None]
