@@ -96,18 +96,23 @@ def sections(text: str) -> dict[str, str]:
     return {unescape(title): body for title, body in matches}
 
 
-def read_back(table: str) -> list[list[tuple[float, bool]]]:
-    """Value and hollowness of the marks in each row, read with the ticks of the axis."""
+def read_back(table: str) -> list[list[tuple[float, bool, tuple[float, ...]]]]:
+    """Value, hollowness and interval of the marks in each row, read with the ticks of the axis."""
     axis, *rows = re.findall(r"<tr.*?</tr>", table.split("<tbody")[1], re.DOTALL)
     labels = re.findall(r'<text x="([\d.]+)"[^>]*>([\d.]+)(?:×| (.?s))</text>', axis)
     scale = {"": 1.0, "s": 1.0, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}
     ticks = [(float(x), math.log(float(value) * scale[unit])) for x, value, unit in labels]
     (first_x, first), (last_x, last) = ticks[0], ticks[-1]
     per_pixel = (last - first) / (last_x - first_x)
+
+    def value_at(x: str) -> float:
+        return math.exp(first + (float(x) - first_x) * per_pixel)
+
+    mark = r'(?:d="M([\d.]+),[\d.]+H([\d.]+)"/>)?<path ([^>]*?)transform="translate\(([\d.]+)'
     return [
         [
-            (math.exp(first + (float(x) - first_x) * per_pixel), 'fill="none"' in paint)
-            for paint, x in re.findall(r'<path ([^>]*?)transform="translate\(([\d.]+)', row)
+            (value_at(x), 'fill="none"' in paint, tuple(value_at(end) for end in ends if end))
+            for *ends, paint, x in re.findall(mark, row)
         ]
         for row in rows
     ]
@@ -118,12 +123,13 @@ def test_marks_have_the_measured_values(seed: int) -> None:
     report = report_document(random_run(seed=seed))
     sections_by_title = sections(page(report))
     for table in report.tables:
-        latencies = [
-            row.value("latency_s") for row in report.rows if f"m={row.case.params['m']} " in table.title
-        ]
-        values = [value for row in read_back(sections_by_title[table.title]) for value, _ in row]
-        for value, latency in zip(values, sorted(latency or 0 for latency in latencies), strict=True):
-            assert abs(math.log(value / latency)) < 0.02  # about one pixel of the axis
+        rows = [row for row in report.rows if f"m={row.case.params['m']} " in table.title]
+        rows.sort(key=lambda row: row.value("latency_s") or 0.0)
+        marks = [mark for marks in read_back(sections_by_title[table.title]) for mark in marks]
+        for (value, _, interval), row in zip(marks, rows, strict=True):
+            latency = row.metrics["latency_s"]
+            expected = (latency.value, latency.low, latency.high)
+            assert (value, *interval) == pytest.approx(expected, rel=0.02)  # about one pixel of the axis
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -139,7 +145,7 @@ def test_page_and_data_have_the_same_verdicts_and_open_works_are_not_green(seed:
         assert marks[0][1] == (work["standing"] != "won")
         rivals = [rival for rival in work["rivals"] if rival["ratio"]]
         assert len(marks) == 1 + len(rivals)
-        for (value, hollow), rival in zip(marks[1:], rivals, strict=True):
+        for (value, hollow, _), rival in zip(marks[1:], rivals, strict=True):
             assert abs(math.log(value / rival["ratio"])) < 0.02
             assert hollow != rival["slower"]
         sentence = str(answer).partition(": ")[2]
