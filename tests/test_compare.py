@@ -224,7 +224,8 @@ def test_only_a_newly_failing_case_is_broken(
     result = a_comparison(ref, new)
     assert (result.verdict, result.reason) == (verdict, reason)
     if verdict is Verdict.BROKEN:
-        assert (result.ref, result.new) == (pytest.approx(1e-3, rel=1e-6), None)
+        assert result.ref == pytest.approx(1e-3, rel=1e-6)
+        assert result.new is None
 
 
 def test_cases_in_one_run_only_are_new_or_gone() -> None:
@@ -544,7 +545,7 @@ def test_the_command_compares_the_first_run_with_the_second_or_the_latest(two_ru
     def compared(*arguments: str) -> tuple[str, float]:
         output = accelbench("compare", *arguments, "--format", "json", cwd=two_runs).stdout
         (verdict,) = json.loads(output)["verdicts"]
-        return verdict["verdict"], pytest.approx(verdict["ratio"])
+        return verdict["verdict"], round(verdict["ratio"], 6)
 
     assert compared("A1") == compared("A1", "latest") == ("slower", 1.2)
     assert compared("B2", "A1", "--metric", "items_per_s") == ("faster", 1.2)
