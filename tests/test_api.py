@@ -78,15 +78,6 @@ def test_a_run_is_stored_as_by_the_command_line(folder: Path, capfd: pytest.Capt
     assert capfd.readouterr() == ("", "")
 
 
-def test_finished_records_are_stored_when_a_callback_fails(folder: Path) -> None:
-    def stop(record: Record) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        benchbench.run(**FAKE, rounds=2, on_record=stop)
-    assert len(benchbench.load().records) == 1
-
-
 def test_a_mistake_raises_the_error_of_the_command_line(folder: Path) -> None:
     with pytest.raises(UsageError) as misspelled:
         benchbench.run(**FAKE, preset="quik")  # type: ignore[arg-type]
@@ -171,6 +162,7 @@ def test_an_observer_gets_the_end_of_an_interrupted_run(folder: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         benchbench.run(**FAKE, rounds=2, observer=diary)
     assert diary.events == ["begin 1", "A0 1", "end [1]"]
+    assert len(benchbench.load().records) == 1
 
 
 def test_a_stored_run_is_checked_against_a_baseline(folder: Path) -> None:

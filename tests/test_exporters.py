@@ -5,7 +5,6 @@ import io
 import json
 import math
 import re
-import struct
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from functools import cache
@@ -305,20 +304,6 @@ def test_a_bar_can_have_an_interval_of_zero_width(step: float) -> None:
 def test_x6_no_text_of_a_plot_is_parsed_as_maths() -> None:
     picture = svg(report_document(a_hostile_run(r"$\frac{$")))["throughput.svg"].decode()
     assert r"<!-- $\frac{$ $\frac{$ -->" in picture
-
-
-@pytest.mark.real
-def test_a_png_has_room_for_every_work() -> None:
-    def height(count: int) -> int:
-        cases = [a_case(params={"m": number}) for number in range(count)]
-        records = [record for case in cases for record in some_rounds(0.001, case=case)]
-        content = png(report_document(a_run(records)))["throughput.png"]
-        assert content.startswith(b"\x89PNG")
-        pixels: int = struct.unpack(">I", content[20:24])[0]
-        return pixels
-
-    assert height(1) < height(3)  # in one column
-    assert height(4) < height(6)
 
 
 def test_a_line_is_folded_between_cells_words_or_parts_of_an_id() -> None:

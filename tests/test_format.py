@@ -1,5 +1,6 @@
 """Formatting of numbers, text and notes."""
 
+import re
 import string
 from collections.abc import Callable
 
@@ -16,21 +17,15 @@ POWERS = {prefix: 10.0**power for power, prefix in fmt.PREFIXES.items()}
 STEPS = {unit: 1024.0**step for step, unit in enumerate(fmt.BINARY)}
 
 
-def read_seconds(text: str) -> float:
-    number, unit = text.split(" ")
-    return float(number) * POWERS[unit.removesuffix("s")]
+def read_si(unit: str) -> Callable[[str], float]:
+    """Function that reads a number with a prefix, which is before the unit or after the digits."""
 
+    def read(text: str) -> float:
+        digits = re.match(r"[\d.]+", text)
+        assert digits
+        return float(digits[0]) * POWERS[text.removeprefix(digits[0]).removesuffix(unit).strip()]
 
-def read_rate(text: str) -> float:
-    number, unit = text.split(" ")
-    return float(number) * POWERS[unit.removesuffix("FLOP/s")]
-
-
-def read_per_second(text: str) -> float:
-    number, unit = text.split(" ")
-    assert unit == "image/s"
-    prefix = number.lstrip("0123456789.")
-    return float(number.removesuffix(prefix)) * POWERS[prefix]
+    return read
 
 
 def read_size(text: str) -> float:
@@ -39,9 +34,9 @@ def read_size(text: str) -> float:
 
 
 FORMS: list[tuple[Callable[[float], str], Callable[[str], float]]] = [
-    (fmt.seconds, read_seconds),
-    (lambda value: fmt.rate(value, "FLOP/s"), read_rate),
-    (lambda value: fmt.per(value, "image/s"), read_per_second),
+    (fmt.seconds, read_si("s")),
+    (lambda value: fmt.rate(value, "FLOP/s"), read_si("FLOP/s")),
+    (lambda value: fmt.per(value, "image/s"), read_si("image/s")),
     (fmt.size, read_size),
     (fmt.ratio, lambda text: float(text.removesuffix("×"))),
     (fmt.percent, lambda text: float(text.removesuffix(" %")) / 100),

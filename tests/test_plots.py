@@ -138,6 +138,16 @@ def test_works_that_differ_only_in_size_are_one_line(records: list[Record], axes
     assert all(svg(document).values())
 
 
+def test_a_picture_has_room_for_every_panel() -> None:
+    def height(count: int) -> float:
+        cases = [a_case(params={"m": number}) for number in range(count)]
+        run = a_run([record for case in cases for record in some_rounds(0.001, case=case)])
+        return float(figure_of(plots_of(report_document(run))[0]).get_size_inches()[1])
+
+    assert height(1) < height(3)  # in one column
+    assert height(4) < height(6)
+
+
 def test_many_panels_are_split_into_pictures() -> None:
     cases = [a_case(params={"m": number + 1, "n": (number * 7) % 50}) for number in range(50)]
     run = a_run([record for case in cases for record in some_rounds(0.001, 0.002, case=case)])
@@ -175,7 +185,7 @@ def test_disagreeing_processes_are_drawn_one_by_one() -> None:
     (latency,) = (plot for plot in document.plots() if plot.name == "latency")
     (panel,) = latency.panels
     assert isinstance(panel, Strips)
-    assert panel.marks[0].value is None
+    assert (panel.marks[0].value, panel.marks[0].status) == (None, "processes disagree: 1.00, 200, 210 ms")
     assert [process[0] for process in panel.marks[0].processes] == pytest.approx([0.001, 0.2, 0.21])
     spreads = [part for cell in document.tables[0].cells for part in cell.parts if isinstance(part, Spread)]
     assert [mark.value for spread in spreads for mark in spread.marks] == [None]
@@ -320,22 +330,14 @@ def test_undecided_sizes_have_no_winner_and_hollow_marks() -> None:
     assert all(point.is_undecided for sweep in panel.sweeps for point in sweep.points)
 
 
-def test_the_summary_of_a_single_alternative_is_its_knee() -> None:
-    assert panel_of(saturating("torch", 50)).summary == (
-        "over m = n = k, the rate stops rising at 256 for torch eager"
-    )
-
-
-def test_a_knee_that_a_smaller_size_may_reach_is_undecided() -> None:
+def test_the_summary_of_a_single_alternative_is_its_knee_and_fall() -> None:
+    summary = panel_of(saturating("torch", 50)).summary
+    assert summary == "over m = n = k, the rate stops rising at 256 for torch eager"
     level = panel_of(saturating("torch", 1))
-    assert knees(level) == {"torch eager": (64, True)}
+    assert knees(level) == {"torch eager": (64, True)}  # a smaller size may reach it, too
     assert "at 64 or less" in level.summary
-
-
-def test_a_rate_that_falls_at_the_largest_size_is_reported() -> None:
-    big = saturating("torch", 1, PEAK / 4, [4096])
-    panel = panel_of([*saturating("torch", 1), *big])
-    assert panel.summary.endswith("; at 4,096 it has fallen to 25 % for torch eager")
+    falling = panel_of([*saturating("torch", 1), *saturating("torch", 1, PEAK / 4, [4096])])
+    assert falling.summary.endswith("; at 4,096 it has fallen to 25 % for torch eager")
 
 
 @pytest.mark.parametrize("half", [1, 50, 300, 3000])

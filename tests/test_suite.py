@@ -165,19 +165,8 @@ def test_a_suite_can_be_a_path(tmp_path: Path) -> None:
     path = tmp_path / "own.toml"
     path.write_text('description = "d"\n[[cases]]\nworkload = "gemm"\n')
     assert suite.load_suite(str(path)).name == "own"
-
-
-@pytest.mark.parametrize("content", [b"not = = toml", b"\xff\xfe"])
-def test_an_invalid_toml_file_is_an_error_with_its_path(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "broken.toml"
-    path.write_bytes(content)
-    with pytest.raises(UsageError, match="broken"):
-        suite.load_suite(str(path))
-
-
-def test_a_suite_name_cannot_be_a_relative_path(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="No suite named"):
-        suite.load_suite("../suites/quick")
+        suite.load_suite("../suites/quick")  # a name of ours, but no path
 
 
 @pytest.mark.parametrize(
