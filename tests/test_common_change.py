@@ -85,11 +85,7 @@ def test_a_common_slowdown_is_one_finding_measured_again_in_all_cases() -> None:
     assert [finding.verdict for finding in result.together] == [Verdict.SLOWER]
     assert {finding.verdict for finding in result.findings} == {Verdict.SAME}
     assert exit_code(result) == 10
-
-
-def test_common_slowdown_that_disappears_is_not_confirmed() -> None:
-    result = check(sessions(*CALM), a_new(*[1.2] * CASES), again=a_new(*UNCHANGED))
-    assert exit_code(result) == 0
+    assert exit_code(check(sessions(*CALM), new, again=a_new(*UNCHANGED))) == 0
 
 
 @pytest.mark.parametrize(("hour", "verdict"), [(0, Verdict.SLOWER), (5, Verdict.INCONCLUSIVE)])
@@ -149,18 +145,3 @@ def test_fewer_than_five_cases_have_no_common_change() -> None:
     assert not result.together
     ratios = [finding.first.ratio for finding in result.findings if finding.first]
     assert ratios == pytest.approx([1.04] * 4, abs=0.01)
-
-
-def test_only_cases_of_both_second_measurements_show_the_common_change() -> None:
-    policy, new = replace(POLICY, interleaved=True), a_new(*[1.2] * CASES)
-    old = a_session(medians(5, UNCHANGED), day=9, id="OLD")
-    fewer = replace(old, cases=dict([*old.cases.items()][1:]))
-    (together,) = decide(sessions(*CALM), new, policy, Confirmation(new=new, ref=fewer)).together
-    assert together.verdict is Verdict.SLOWER
-    (few,) = decide(
-        sessions(*CALM),
-        new,
-        policy,
-        Confirmation(new=new, ref=replace(old, cases=dict([*old.cases.items()][2:]))),
-    ).together
-    assert few.verdict is Verdict.INSUFFICIENT

@@ -18,9 +18,7 @@ from benchbench.analyse.scaling import RunView
 from benchbench.documents.comparison import comparison_document
 from benchbench.documents.run import report_document
 from benchbench.judging.comparison import compare_runs
-from benchbench.judging.variance import add_drifts
 from benchbench.model.run import Record
-from benchbench.stats import Difference
 from tests.factories import a_case, a_failure, a_record, a_run, some_rounds
 from tests.simulator import noise
 
@@ -62,6 +60,11 @@ def test_a_drift_of_three_percent_is_found_with_its_size(rounds: int) -> None:
 
 def test_a_trend_below_the_minimum_is_no_drift() -> None:
     assert drift([[(number, 0.2 * MIN_CHANGE * number) for number in range(5)]] * 6) is None
+    assert drift([[(0, 0.0), (1, 0.5)]] * 6) is None  # two rounds have no trend
+    walked = drift([[(number, 0.0075 * number) for number in range(5)]] * 6)
+    assert walked
+    assert walked.variance == pytest.approx(0.03**2 / 3)
+    assert walked.degrees == 1
 
 
 @example([0.0, -1.0, 0.0, 0.004, 0.006], 2.0)
@@ -149,20 +152,6 @@ def test_a_report_notes_a_drift_at_the_top_and_in_json() -> None:
     assert report.data["run"]["notes"] == [text]
     calm = report_document(a_run(rounds_of_all(*[1e-3] * 5)))
     assert calm.data["run"]["notes"] == []
-
-
-def test_fewer_than_three_rounds_have_no_drift() -> None:
-    assert digest(a_run(rounds_of_all(1e-3, 1.5e-3))).drift is None
-
-
-def test_the_variance_of_a_drift_has_one_degree_of_freedom() -> None:
-    walked = drift([[(number, 0.0075 * number) for number in range(5)]] * 6)
-    assert walked
-    (wide,) = add_drifts([walked], [Difference(0.05, 1e-6, 100)])
-    assert wide.mid == 0.05
-    assert wide.error == pytest.approx(0.03 / math.sqrt(3))
-    assert wide.degrees == pytest.approx(1)
-    assert add_drifts([], [Difference(0.05, 1e-6, 100)]) == [Difference(0.05, 1e-6, 100)]
 
 
 def test_a_comparison_names_the_side_that_drifted() -> None:

@@ -7,7 +7,7 @@ from math import log
 import pytest
 
 from benchbench.analyse.doubts import Doubt, FairPairs, TimedProcess, log_ratio
-from benchbench.analyse.metrics import METRICS, Metric, metric_named
+from benchbench.analyse.metrics import metric_named
 from benchbench.judging.pairs import LARGE_RATIO, environment_changes, is_beyond_doubt, version_suspect
 from benchbench.model.case import Case
 from benchbench.stats import typical_indices
@@ -76,8 +76,3 @@ def test_parts_of_a_resumed_run_differ_by_the_means_of_their_rounds() -> None:
     assert case.part_difference(latency) == 0.0
     assert replace(case, parts=(0, 0, 1, 1)).part_difference(latency) == pytest.approx(log(2))
     assert replace(case, parts=(0, 1, 0, 1)).part_difference(latency) == pytest.approx(0.0)
-
-
-@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
-def test_a_metric_is_found_by_its_name(metric: Metric) -> None:
-    assert metric_named(metric.name) is metric

@@ -29,6 +29,7 @@ def the_row(prices: Prices | None, device: str = CPU.model) -> dict[str, Any]:
 def test_a_price_determines_the_items_per_unit_of_money() -> None:
     row = the_row(EUROS)
     assert (row["price_per_hour"], row["currency"]) == (0.5, "EUR")
+    assert the_row(EUROS, device="")["price_per_hour"] == 0.5  # an unnamed CPU is that of the machine
     assert row["items_per_cost"] == pytest.approx(3 / 1e-3 * 3600 / 0.5)
     assert not [note for note in row["notes"] if note.startswith(FIELDS)]
 
@@ -39,10 +40,6 @@ def test_without_a_price_the_fields_are_null_with_the_reason(prices: Prices | No
     for name in FIELDS:
         assert row[name] is None
         assert f"{name}: no price of Example CPU is given" in row["notes"]
-
-
-def test_an_unnamed_cpu_has_the_price_of_the_cpu_of_the_machine() -> None:
-    assert the_row(EUROS, device="")["price_per_hour"] == 0.5
 
 
 @pytest.mark.parametrize(

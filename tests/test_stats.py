@@ -60,14 +60,6 @@ def test_a_change_of_unit_scales_the_headline_and_its_interval(values: list[floa
     assert after.low == pytest.approx(before.low * factor, rel=1e-6)
 
 
-@given(st.lists(st.floats(1e-9, 1e3), min_size=2, max_size=10))
-def test_the_interval_contains_the_headline(values: list[float]) -> None:
-    interval = headline(values)
-    assert interval.low is not None
-    assert interval.high is not None
-    assert interval.low <= interval.mid <= interval.high
-
-
 @pytest.mark.parametrize("degrees", [1, 2, 4, 9, 30])
 def test_t_quantiles_equal_those_of_scipy(degrees: int) -> None:
     assert t_quantile(0.975, degrees) == pytest.approx(oracle.t.ppf(0.975, degrees))
@@ -78,29 +70,6 @@ def test_binomial_ranks_leave_at_most_the_tail_below(n: int) -> None:
     rank = _binomial_rank(n, 0.025)
     assert oracle.binom.cdf(rank - 1, n, 0.5) <= 0.0251
     assert oracle.binom.cdf(rank, n, 0.5) > 0.0249
-
-
-def test_the_interval_of_a_median_has_its_stated_coverage() -> None:
-    source = np.random.default_rng(1)
-    covered = 0
-    for _ in range(600):
-        low, high = median_interval(source.lognormal(0.0, 0.1, 40).tolist())
-        covered += low <= 1.0 <= high
-    assert covered / 600 >= 0.93
-
-
-def test_autocorrelated_samples_count_for_less() -> None:
-    source = np.random.default_rng(2)
-    noise = source.normal(size=4000)
-    series = [0.0]
-    for value in noise:
-        series.append(0.5 * series[-1] + value)
-    assert effective_count(noise.tolist()) == pytest.approx(4000, rel=0.15)
-    assert effective_count(series) == pytest.approx(4000 / 3, rel=0.25)  # (1 − φ) / (1 + φ)
-
-
-def test_constant_samples_are_all_independent() -> None:
-    assert effective_count([1.0] * 10) == 10
 
 
 @given(durations)
@@ -125,6 +94,7 @@ series = st.lists(st.integers(-20, 20), min_size=4, max_size=40).map(
 def test_an_effective_count_sums_the_first_positive_correlations(values: list[float]) -> None:
     assume(np.std(values) > 0.1)
     assert effective_count(values) == pytest.approx(effective(values))
+    assert effective_count([1.0] * len(values)) == len(values)
 
 
 @given(series, st.sampled_from((0.95, 0.99)))

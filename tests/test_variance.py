@@ -140,18 +140,19 @@ def test_only_first_rounds_are_compared_if_one_side_needed_more() -> None:
         notes = comparison.comparison_document(compared, compared.verdicts).notes
         assert (comparison.UNUSED in notes) == is_noted
     fixed = a_run(some_rounds(*wild), policy=Policy(name="fixed", rounds=10))
-    assert (
-        compare_runs(ref, fixed).verdicts[0].new_processes == 10
-    )  # the number of rounds was chosen by the user only
+    assert compare_runs(ref, fixed).verdicts[0].new_processes == 10  # the user chose the number of rounds
     assert compare_runs(new, new).verdicts[0].new_processes == 10
 
 
-def test_all_planned_rounds_count() -> None:
+def test_all_planned_rounds_and_all_of_a_budget_count() -> None:
     quick, default = POLICIES["quick"], POLICIES["default"]
     ref = a_run(some_rounds(1.0, 1.001, 0.999), policy=quick)
     new = a_run(some_rounds(*[1.0] * 10), policy=default)
     verdict = compare_runs(ref, new).verdicts[0]
     assert (verdict.ref_processes, verdict.new_processes) == (3, 5)
+    ref, new = (a_run(some_rounds(*[1.0] * count), policy=budget_policy(60)) for count in (4, 7))
+    verdict = compare_runs(ref, new).verdicts[0]
+    assert (verdict.ref_processes, verdict.new_processes) == (4, 7)
 
 
 REDUCED = 25
@@ -352,12 +353,6 @@ def test_a_comparison_notes_clustered_processes() -> None:
         comparison.comparison_document(compared_runs, ()), "terminal"
     )
     assert comparison.comparison_document(compared_runs, ()).data["modes"]
-
-
-def test_all_rounds_of_a_budget_count() -> None:
-    ref, new = (a_run(some_rounds(*[1.0] * count), policy=budget_policy(60)) for count in (4, 7))
-    verdict = compare_runs(ref, new).verdicts[0]
-    assert (verdict.ref_processes, verdict.new_processes) == (4, 7)
 
 
 def test_groups_that_vary_significantly_more_are_pooled() -> None:
