@@ -19,10 +19,9 @@ from benchbench.cluster.messages import (
     read_job,
 )
 from benchbench.launch import user_models
-from benchbench.model.case import Case
 from benchbench.model.measurement import Failure
 from benchbench.model.options import MeasureOptions
-from benchbench.model.run import Policy, Record, RunInfo
+from benchbench.model.run import Policy, Record, Resumption, RunInfo
 from benchbench.store import codec, disk
 from tests.factories import a_case, a_machine, a_record, a_run_info
 
@@ -136,15 +135,6 @@ def description(machine: FakeMachine, options: MeasureOptions) -> Description:
     )
 
 
-def head_of(job: NodeJob, plan: Sequence[Case]) -> RunInfo:
-    return a_run_info(
-        id=disk.new_id(),
-        plan=tuple(plan),
-        policy=Policy(name="quick", rounds=ROUNDS),
-        tags=dict(job.options.tags),
-    )
-
-
 def answer(job: NodeJob, machine: FakeMachine) -> Iterator[bytes]:
     """The output lines of a machine for a job."""
     earlier: list[Record] = []
@@ -153,7 +143,8 @@ def answer(job: NodeJob, machine: FakeMachine) -> Iterator[bytes]:
         info = replace(head, resumed=(*head.resumed, a_resumption()))
         earlier = [codec.decode(line.encode(), checksums=True) for line in job.records.splitlines()]
     else:
-        info = head_of(job, job.cases or CASES)
+        plan, policy = tuple(job.cases or CASES), Policy(name="quick", rounds=ROUNDS)
+        info = a_run_info(id=disk.new_id(), plan=plan, policy=policy, tags=dict(job.options.tags))
     yield line_bytes(LineKind.HEAD, codec.to_json(machine.head(info)))
     yield line_bytes(LineKind.NOTE, "looking for backends and devices")
     recorded = {(record.case.id, record.round) for record in earlier}
@@ -171,9 +162,7 @@ def answer(job: NodeJob, machine: FakeMachine) -> Iterator[bytes]:
     yield line_bytes(LineKind.END, job.kind)
 
 
-def a_resumption() -> Any:
-    from benchbench.model.run import Resumption
-
+def a_resumption() -> Resumption:
     return Resumption(started="2026-01-02T04:04:05Z", command=("fleet", "--resume"))
 
 

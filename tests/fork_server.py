@@ -64,13 +64,7 @@ class ForkServer:
         self, module: str, *arguments: str, cwd: Path, env: Mapping[str, str], timeout_s: int
     ) -> subprocess.CompletedProcess[str]:
         """Like `subprocess.run` with captured output; SIGALRM ends the process after `timeout_s`."""
-        request = {
-            "module": module,
-            "arguments": arguments,
-            "cwd": str(cwd),
-            "env": env,
-            "timeout_s": timeout_s,
-        }
+        request = {"module": module, "arguments": arguments, "cwd": str(cwd), "env": env}
         with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
             streams = [0, out.fileno(), err.fileno()]
             socket.send_fds(self._channel, [json.dumps(request | {"timeout_s": timeout_s}).encode()], streams)
@@ -125,23 +119,10 @@ def become(request: dict[str, Any], streams: Sequence[int]) -> NoReturn:
         os.dup2(stream, number)
         os.close(stream)
     os.chdir(request["cwd"])
-    os.environ.clear()
-    os.environ.update(request["env"])
-    before = [path for path in request["env"].get("PYTHONPATH", "").split(os.pathsep) if path not in sys.path]
-    sys.path[:1] = [request["cwd"], *before]
-    sys.argv[1:] = request["arguments"]
     if BRIEFLY.items() <= request["env"].items():
         time_briefly()
     subprocess.Popen = ForkingPopen  # type: ignore[misc, assignment]
-    code = 1
-    try:
-        code = exit_code(request["module"])
-        threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, as multiprocessing does
-        atexit._run_exitfuncs()
-        sys.stdout.flush()
-        sys.stderr.flush()
-    finally:
-        os._exit(code)
+    run_and_exit(request["module"], request["arguments"], request["env"], [request["cwd"]])
 
 
 class ForkingPopen(subprocess.Popen[Any]):
@@ -173,14 +154,24 @@ def run_in_fork(
         signal.signal(sign, signal.SIG_IGN)
     sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", closefd=False, errors="backslashreplace")  # noqa: SIM115
+    atexit._clear()  # functions of the command
+    run_and_exit(module, arguments, env, [])
+
+
+def run_and_exit(
+    module: str, arguments: Sequence[str], env: Mapping[str, str], folders: Sequence[str]
+) -> NoReturn:
+    """Run the module; `folders` replace the folder of the command, the first of `sys.path`."""
     os.environ.clear()
     os.environ.update(env)
     added = [path for path in env.get("PYTHONPATH", "").split(os.pathsep) if path not in sys.path]
-    sys.path[:1] = added  # replaces the command's folder
+    sys.path[:1] = [*folders, *added]
     sys.argv[1:] = arguments
     code = 1
     try:
         code = exit_code(module)
+        threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, as multiprocessing does
+        atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()
     finally:

@@ -10,11 +10,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from benchbench.store.codec import seal_text
 from benchbench.store.validation import validate_path
@@ -128,26 +129,15 @@ def records(cwd: Path) -> list[str]:
 
 def processes_in(folder: Path) -> list[str]:
     """Ids of the processes whose working folder is `folder`."""
-    ids = []
-    for path in Path("/proc").glob("[0-9]*/cwd"):
-        with suppress(OSError):
-            if path.readlink() == folder:
-                ids.append(path.parent.name)
-    return ids
+    processes = psutil.process_iter(["cwd"])
+    return [str(process.pid) for process in processes if process.info["cwd"] == str(folder)]
 
 
 def processes_mentioning(text: str) -> list[str]:
     """Command lines of live processes that contain `text`."""
-    commands = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            command = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            state = (path.parent / "stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            continue
-        if text in command and state != "Z":
-            commands.append(command)
-    return commands
+    processes = [process.info for process in psutil.process_iter(["cmdline", "status"])]
+    commands = [" ".join(i["cmdline"] or []) for i in processes if i["status"] != psutil.STATUS_ZOMBIE]
+    return [command for command in commands if text in command]
 
 
 def wait_for(condition: object, seconds: float = 30.0) -> None:

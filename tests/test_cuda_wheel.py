@@ -9,9 +9,9 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from benchbench.environments.interpreters import environment_folder, interpreter_in
@@ -124,13 +124,9 @@ int cuGetProcAddress_v2(void) { note("cuGetProcAddress"); return 500; }
 
 
 @pytest.fixture
-def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The log of a driver without a GPU, with lines `process function`."""
-    return notes_of_a_driver(tmp_path, monkeypatch, gpus=0)
-
-
-def notes_of_a_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus: int) -> Path:
-    """The log of a driver without a GPU whose NVML reports `gpus` GPUs."""
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Path:
+    """The log of a driver without a GPU, with lines `process function`. The parameter: GPUs that NVML reports."""
+    gpus = getattr(request, "param", 0)
     compiler = shutil.which("gcc")
     if not compiler:
         pytest.skip("the driver is compiled by gcc")
@@ -149,8 +145,8 @@ def test_the_template_process_never_calls_the_driver(log: Path) -> None:
     transport = LocalTransport(Settings(threads=1))
     worker = transport.start(Target(name="torch@cuda", backend="torch", python=str(PYTHON)), {})
     assert worker.ready().status == "ready"
-    templates = set(descendants(os.getpid()))
-    assert any("libcudart" in line for pid in templates for line in maps(pid))
+    templates = {process.pid for process in psutil.Process().children(recursive=True)}
+    assert any("libcudart" in Path(f"/proc/{pid}/maps").read_text() for pid in templates)
     assert {function for _, function in driver_calls(log)} <= {"libcuda"}
     before = len(driver_calls(log))
     answer = worker.run({"kind": "probe"}, 60.0, fork=True)
@@ -162,12 +158,9 @@ def test_the_template_process_never_calls_the_driver(log: Path) -> None:
     assert not {pid for pid, _ in probed} & templates
 
 
-@pytest.mark.parametrize("gpus", [0, 1])
-def test_a_process_that_imports_the_compiler_calls_only_nvml(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus: int
-) -> None:
+@pytest.mark.parametrize("log", [0, 1], indirect=True)
+def test_a_process_that_imports_the_compiler_calls_only_nvml(log: Path) -> None:
     """Inductor looks for a GPU through NVML, after which a fork can still use CUDA."""
-    log = notes_of_a_driver(tmp_path, monkeypatch, gpus)
     transport = LocalTransport(Settings(threads=1))
     worker = transport.start(Target(name="torch@cuda", backend="torch", python=str(PYTHON)), {})
     assert worker.ready().status == "ready"
@@ -183,14 +176,3 @@ def test_a_process_that_imports_the_compiler_calls_only_nvml(
 def driver_calls(log: Path) -> list[tuple[int, str]]:
     lines = (line.split() for line in log.read_text().splitlines())
     return [(int(pid), function) for pid, function in lines]
-
-
-def descendants(pid: int) -> Iterator[int]:
-    for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in map(int, path.read_text().split()):
-            yield child
-            yield from descendants(child)
-
-
-def maps(pid: int) -> list[str]:
-    return Path(f"/proc/{pid}/maps").read_text().splitlines()

@@ -12,10 +12,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from benchbench import api
@@ -462,12 +462,8 @@ def order_of(seed: int) -> list[str]:
 
 def running_in_or_below(folder: Path) -> list[str]:
     """Command lines of processes that run in this folder or use its files."""
-    command_lines = []
-    for path in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            if str(folder) in f"{(path / 'cwd').readlink()} {(path / 'environ').read_bytes()!r}":
-                command_lines.append((path / "cmdline").read_text())
-    return [line for line in command_lines if line]
+    processes = [process.info for process in psutil.process_iter(["cwd", "environ", "cmdline"])]
+    return [" ".join(i["cmdline"]) for i in processes if str(folder) in f"{i['cwd']} {i['environ']}"]
 
 
 TORCH = ["-w", "all_reduce,barrier", "-b", "torch", "-d", "cpu", "-p", "n=1021", "--brief", "--rounds", "1"]

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import tomllib
 from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -17,6 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchbench import registry
 from benchbench.backends.base import backend_class
 from benchbench.environments import build, interpreters
 from benchbench.environments.installer import (
@@ -388,3 +391,13 @@ def test_accepted_names_are_safe_folder_names(text: str) -> None:
         assert name == (f"{backend}@{label}" if label else backend)
         assert Path(name).name == name
         assert not name.startswith(".")
+
+
+@pytest.mark.usefixtures("nowhere")
+def test_create_commands_of_the_documentation_are_valid() -> None:
+    commands = re.findall(r"^accelbench env create (.*)", (ROOT / "docs/environments.md").read_text(), re.M)
+    assert commands
+    for command in commands:
+        name, *options = shlex.split(command, comments=True)
+        if name.partition("@")[0] in registry.entry_names("benchbench.backends"):
+            build.build_request(name, [value for flag, value in pairwise(options) if flag == "--with"])
