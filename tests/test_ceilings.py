@@ -38,17 +38,28 @@ def a_product(side: int, rate: float, **over: Any) -> Record:
     return a_record(measurement, case=case, device_model=CPU.model)
 
 
-def sides(*records: Record) -> list[tuple[str, Any]]:
-    return [(case.target, case.params["m"]) for case in ceilings.larger_products(records)]
-
-
-def test_backends_close_to_the_best_are_tried_at_the_next_size() -> None:
-    tried = sides(
-        a_product(1024, 1e11, backend="torch"),
-        a_product(1024, 0.85e11, backend="jax"),
-        a_product(1024, 0.7e11, backend="tensorflow"),
-    )
-    assert tried == [("jax", 2048), ("torch", 2048)]
+@pytest.mark.parametrize(
+    ("products", "tried"),
+    [
+        (  # backends close to the best
+            [(1024, 1e11, "torch"), (1024, 0.85e11, "jax"), (1024, 0.7e11, "tensorflow")],
+            [("jax", 2048), ("torch", 2048)],
+        ),
+        (  # the best round of each case
+            [(1024, 1e11, "torch"), (1024, 1e11, "jax"), (1024, 1e10, "jax")],
+            [("jax", 2048), ("torch", 2048)],
+        ),
+        ([(1024, 1e12, "torch"), (2048, 1.2e12, "torch")], [("torch", 4096)]),  # sizes gain
+        ([(1024, 1e12, "torch"), (2048, 1.005e12, "torch")], []),
+        ([(1024, 1e12, "torch"), (2048, 0.9e12, "torch")], []),
+        ([(2048, 1e12, "torch"), (4096, 2e12, "torch")], []),  # the largest size
+    ],
+)
+def test_a_larger_size_is_tried_by_the_best_backends_while_sizes_gain(
+    products: list[tuple[int, float, str]], tried: list[tuple[str, int]]
+) -> None:
+    records = [a_product(side, rate, backend=backend) for side, rate, backend in products]
+    assert [(case.target, case.params["m"]) for case in ceilings.larger_products(records)] == tried
 
 
 def test_each_dtype_and_device_is_searched_separately() -> None:
@@ -65,25 +76,11 @@ def test_each_dtype_and_device_is_searched_separately() -> None:
     }
 
 
-@pytest.mark.parametrize(("gain", "continued"), [(1.2, True), (1.005, False), (0.9, False)])
-def test_a_larger_size_is_tried_while_sizes_gain(gain: float, continued: bool) -> None:
-    assert bool(sides(a_product(1024, 1e12), a_product(2048, gain * 1e12))) == continued
-
-
-def test_the_search_ends_at_the_largest_size() -> None:
-    assert sides(a_product(2048, 1e12), a_product(4096, 2e12)) == []
-
-
 def test_oblong_products_can_be_best_but_do_not_extend_the_search() -> None:
     shape = dict(zip("mnk", ceilings.OBLONG[0], strict=True))
     oblong = a_product(4096, 9e11, params=shape, device="cuda:0")
     assert ceilings.larger_products([oblong]) == []
     assert ceilings.best_rates(a_run_info(), [oblong])[0].rate == pytest.approx(9e11)
-
-
-def test_the_best_round_of_a_case_counts() -> None:
-    slow, fast = a_product(1024, 1e10, backend="jax"), a_product(1024, 1e11, backend="jax")
-    assert sides(a_product(1024, 1e11), fast, slow) == [("jax", 2048), ("torch", 2048)]
 
 
 def test_the_best_rate_of_each_device_and_quantity_is_a_ceiling() -> None:

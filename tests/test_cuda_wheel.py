@@ -125,7 +125,7 @@ int cuGetProcAddress_v2(void) { note("cuGetProcAddress"); return 500; }
 
 @pytest.fixture
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Path:
-    """The log of a driver without a GPU, with lines `process function`. The parameter: GPUs that NVML reports."""
+    """The log of a driver, with lines `process function`. The parameter: the number of GPUs of its NVML."""
     gpus = getattr(request, "param", 0)
     compiler = shutil.which("gcc")
     if not compiler:

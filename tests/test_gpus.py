@@ -135,13 +135,9 @@ def test_throttle_reasons_of_older_drivers_are_read() -> None:
 def test_programs_are_named_without_their_folders() -> None:
     assert connected().process_names(0) == ("train5", "train6")
     assert connected(GetComputeRunningProcesses=None).process_names(0) == ()
-
-
-def test_a_program_without_a_name_is_still_counted() -> None:
     module = a_module()
     module.nvmlSystemGetProcessName = refuse
-    library = connected(module)
-    assert library.process_names(0) == ("?", "?")
+    assert connected(module).process_names(0) == ("?", "?")
 
 
 def failing(error: Exception) -> Any:

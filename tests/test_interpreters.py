@@ -227,10 +227,8 @@ def test_two_interpreters_are_measured_interleaved_and_rows_carry_target_and_ver
     (path,) = tmp_path.rglob("records.jsonl")
     records = [json.loads(line) for line in path.read_text().splitlines()]
     order = [record["case"]["target"] for record in records]
-    for number in range(3):
-        turns = order[8 * number : 8 * number + 8]
-        assert sorted(turns) == ["fake"] * 4 + ["fake@other"] * 4
-        assert sum(a != b for a, b in pairwise(turns)) > 1
+    assert sorted(order) == ["fake"] * 12 + ["fake@other"] * 12
+    assert sum(a != b for a, b in pairwise(order)) > 5
     measured_rows = rows(tmp_path)
     assert {(row["backend"], row["target"]) for row in measured_rows} == {
         ("fake", "fake"),
@@ -241,14 +239,6 @@ def test_two_interpreters_are_measured_interleaved_and_rows_carry_target_and_ver
     output = accelbench("report", cwd=tmp_path).stdout
     assert "fake 0.1.0" in output
     assert "fake@other 0.1.0" in output
-
-
-def test_interpreters_can_be_named_by_the_variable(tmp_path: Path) -> None:
-    arguments = ("devices", "-b", "fake@other", "--format", "json")
-    output = accelbench(
-        *arguments, cwd=tmp_path, code=0, ACCELBENCH_PYTHON=f"fake@other={sys.executable}"
-    ).stdout
-    assert {row["backend"] for row in json.loads(output)} == {"fake@other"}
 
 
 def test_an_unused_interpreter_is_an_error(tmp_path: Path) -> None:

@@ -296,21 +296,19 @@ def test_only_one_of_several_gpus_is_sampled_without_energy(tmp_path: Path) -> N
     assert columns.sm_mhz
 
 
-def test_the_absence_of_nvml_is_one_note(tmp_path: Path) -> None:
-    reason = "no NVML: there is no NVIDIA driver"
-    with watching(tmp_path, lambda: reason) as watch:
-        sources_of_case = watch.sources(CUDA_CASE)
-    assert (sources_of_case.nvml, sources_of_case.no_energy) == (None, reason)
-    assert sources_of_case.notes == (note(NoteKind.NOT_SAMPLED, reason=reason),)
-
-
-def test_a_gpu_that_cannot_be_identified_is_not_watched(tmp_path: Path) -> None:
-    gpus = FakeNvml([some_settings(name="A"), some_settings(name="B")])
-    with watching(tmp_path, lambda: gpus) as watch:
+@pytest.mark.parametrize(
+    ("library", "reason"),
+    [
+        ("no NVML: there is no NVIDIA driver", "no NVML: there is no NVIDIA driver"),
+        (FakeNvml([some_settings(name="A"), some_settings(name="B")]), "cannot tell which GPU"),
+    ],
+)
+def test_a_gpu_that_is_not_watched_has_one_note(tmp_path: Path, library: Any, reason: str) -> None:
+    with watching(tmp_path, lambda: library) as watch:
         sources_of_case = watch.sources(CUDA_CASE)
     assert sources_of_case.nvml is None
+    assert reason in sources_of_case.no_energy
     assert sources_of_case.notes == (note(NoteKind.NOT_SAMPLED, reason=sources_of_case.no_energy),)
-    assert "cannot tell which GPU" in sources_of_case.no_energy
 
 
 def test_sources_without_values_are_not_read(tmp_path: Path) -> None:
