@@ -98,6 +98,16 @@ def fresh_verifier(shared_references: Any) -> Iterator[Any]:
         yield pools
 
 
+@pytest.fixture(scope="module")
+def stored_references(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """References of user models are stored from test to test, as in a run."""
+    from benchbench import registry
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(registry.DRAWN, str(tmp_path_factory.mktemp("drawn")))
+        yield
+
+
 @contextmanager
 def _open_verifier(shared_references: Any) -> Iterator[Any]:
     from benchbench.model.run import Settings

@@ -1,15 +1,14 @@
 """Deviations of user models from their float64 references."""
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 from benchbench.backends.base import Backend
 from benchbench.backends.torch import Torch
 from benchbench.model.case import Dtype
-from benchbench.model.user_model import parse_spec
+from benchbench.model.user_model import ModelSpec, parse_spec
 from benchbench.worker.user_models import torch_module
 from benchbench.worker.user_models.reference import model_reference, with_expected
 from benchbench.worker.user_models.workload import ModelInference, ModelOperation
@@ -17,19 +16,43 @@ from benchbench.worker.verify import Deviation, Reference, output_deviation, out
 from benchbench.workloads.base import Draw
 
 
-@contextmanager
-def written_models(folder: Path, stem: str) -> Iterator[Callable[[str], ModelInference]]:
-    """Yield a function that writes a torch model's file and loads it; forget the models afterwards."""
+def module_text(
+    forward: str = "return self.layer(x)",
+    *,
+    init: str = "self.layer = nn.Linear(16, 8)",
+    inputs: str = "torch.randn(batch, 16)",
+    batch: int = 4,
+) -> str:
+    """The file of a torch module with these bodies of functions."""
+    return f"""import torch
+from torch import nn
+from torch.nn import functional as F
 
-    def write(text: str) -> ModelInference:
-        (folder / f"{stem}.py").write_text(text)
-        spec = parse_spec(f"{stem}.py", str(folder))
-        return ModelInference(spec, torch_module.load(spec).sizes)
 
-    yield write
-    torch_module.load.cache_clear()
-    for name in [name for name in sys.modules if name.startswith(f"accelbench_own_{stem}")]:
-        del sys.modules[name]
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+{indent(init, " " * 8)}
+
+    def forward(self, x):
+{indent(forward, " " * 8)}
+
+
+def inputs(batch={batch}):
+    return {inputs}
+"""
+
+
+def written_spec(folder: Path, text: str) -> ModelSpec:
+    """Write a file of its own name, since a process imports each name once."""
+    name = f"{folder.name}_{len([*folder.iterdir()])}.py"
+    (folder / name).write_text(text)
+    return parse_spec(name, str(folder))
+
+
+def written_model(folder: Path, text: str) -> ModelInference:
+    spec = written_spec(folder, text)
+    return ModelInference(spec, torch_module.load(spec).sizes)
 
 
 def verified_reference(model: ModelOperation, dtype: Dtype = Dtype.FLOAT32) -> Reference:

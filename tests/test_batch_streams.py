@@ -1,21 +1,18 @@
 """Streams: parts of a batch that ONNX Runtime and OpenVINO compute at the same time."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchbench import registry
 from benchbench.backends.base import backend_class
 from benchbench.errors import Unsupported, UsageError
 from benchbench.launch.catalogue import workload_at
 from benchbench.model.case import Dtype, streams_obstacle
-from benchbench.worker.user_models import torch_module
 from benchbench.worker.user_models.lookup import model_workload
 from benchbench.worker.user_models.workload import ModelInference
 from benchbench.workloads.base import Draw
-from tests.deviations import deviation, written_models
+from tests.deviations import deviation, module_text, written_model
 from tests.program import accelbench, rows
 
 ENGINES = ("onnxruntime", "openvino")
@@ -25,21 +22,13 @@ model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.L
 def inputs(batch=4):
     return torch.randn(batch, 16)
 """
-SUM = """
-class Model(torch.nn.Module):
-    def forward(self, x):
-        return x.sum(0)
-"""
 
 
 @pytest.fixture
-def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelInference]:
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stored_references: None) -> ModelInference:
     pytest.importorskip("torch")
-    monkeypatch.setenv(registry.DRAWN, str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    with written_models(tmp_path, "streamed") as write:
-        yield write(MODEL)
-    torch_module.load.cache_clear()
+    return written_model(tmp_path, MODEL)
 
 
 def in_streams(model: ModelInference, streams: int) -> ModelInference:
@@ -84,10 +73,9 @@ def test_exchanged_inputs_reach_every_stream(model: ModelInference, name: str) -
 @pytest.mark.filterwarnings("ignore")
 def test_an_output_without_a_batch_is_unsupported(model: ModelInference, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
-    with written_models(tmp_path, "summed") as write:
-        summed = write(f"{MODEL.replace('model', 'layers')}{SUM}")
-        with pytest.raises(Unsupported, match="first axis of each output"):
-            deviation(summed, computed=in_streams(summed, 2), backend=backend_class("onnxruntime"))
+    summed = written_model(tmp_path, module_text("return x.sum(0)"))
+    with pytest.raises(Unsupported, match="first axis of each output"):
+        deviation(summed, computed=in_streams(summed, 2), backend=backend_class("onnxruntime"))
 
 
 def test_streams_must_divide_the_batch() -> None:

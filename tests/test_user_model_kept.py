@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,35 +15,14 @@ import benchbench
 from benchbench.model.case import Verdict
 from benchbench.model.user_model import parse_spec
 from benchbench.running.observer import RunObserver
-from benchbench.worker.user_models import torch_module
-from tests.program import accelbench, environment, git, records, rows, start_accelbench, wait_for
+from tests.deviations import module_text
+from tests.program import accelbench, environment, git, records
 from tests.test_architecture import ROOT
 
 pytestmark = [pytest.mark.real]
 EAGER = ("-b", "torch", "--mode", "eager", "--brief", "--threads", "1")
-SMALL = """import os
-import time
-
-import torch
-from torch import nn
-
-
-class Model(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(4, 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if x.shape[0] == 3:
-            os._exit(7)
-        if x.shape[0] == 5:
-            time.sleep(60)
-        return torch.relu(self.layer(x))
-
-
-def inputs(batch: int = 2) -> torch.Tensor:
-    return torch.randn(batch, 4)
-"""
+LAYER = {"init": "self.layer = nn.Linear(4, 4)", "inputs": "torch.randn(batch, 4)"}
+SMALL = module_text("return torch.relu(self.layer(x))", **LAYER, batch=2)
 DEEPER = SMALL.replace("torch.relu(self.layer(x))", "torch.relu(self.layer(self.layer(x)))")
 
 
@@ -124,9 +102,9 @@ def test_each_side_is_verified_against_its_own_float64(place: Path) -> None:
 
 @pytest.mark.nightly
 def test_sides_with_other_defaults_differ_unless_the_size_is_given(place: Path) -> None:
-    (place / "small.py").write_text(SMALL.replace("def __init__(self)", "def __init__(self, depth: int = 1)"))
+    (place / "small.py").write_text(SMALL.replace("def __init__(self)", "def __init__(self, depth=1)"))
     git(place, "commit", "-qam", "a size")
-    text = (place / "small.py").read_text().replace("depth: int = 1", "depth: int = 2")
+    text = (place / "small.py").read_text().replace("depth=1", "depth=2")
     (place / "small.py").write_text(text)
     verdict = compared(cwd=place)
     assert "depth=1)/float32/eager@torch:cpu → small(batch=2,depth=2)" in verdict["case"]
@@ -179,45 +157,12 @@ def test_a_run_of_a_model_is_accepted_and_checked_against(place: Path) -> None:
     assert "small(batch=2)/float32/eager@torch:cpu" in command("history", cwd=place).stdout
 
 
-@pytest.mark.nightly  # tests/test_user_models.py interrupts another run in CI
-def test_a_killed_run_can_be_finished_only_with_the_same_model(place: Path) -> None:
-    process = start_accelbench("run", "small.py", *EAGER, "--rounds", "3", cwd=place)
-    wait_for(lambda: len(records(place)) >= 1, 120)
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate()
-    (run,) = (place / "results" / "runs").iterdir()
-    before = records(place)
-    (place / "small.py").write_text(DEEPER)
-    refused = command("run", "--resume", "--model", "small.py", cwd=place, code=2)
-    assert "small: version own:" in refused.stderr
-    (place / "small.py").write_text(SMALL)
-    command("run", "--resume", "--model", "small.py", cwd=place)
-    after = records(place)
-    assert after[: len(before)] == before
-    assert [json.loads(line)["round"] for line in after] == [0, 1, 2]
-    assert json.loads((run / "end.json").read_text())["records"] == 3
-
-
-@pytest.mark.nightly
-def test_sizes_at_which_a_model_exits_or_hangs_have_a_status_and_the_others_are_measured(place: Path) -> None:
-    sizes = ("-p", "batch=3,5,2", "--timeout", "15")
-    command("run", "small.py", *EAGER, "--rounds", "1", *sizes, cwd=place, code=4)
-    status_by_batch = {row["params"]["batch"]: (row["status"], row["message"]) for row in rows(place)}
-    assert {batch: status for batch, (status, _) in status_by_batch.items()} == {
-        2: "ok",
-        3: "failed",
-        5: "failed",
-    }
-    assert "ended with exit code 7" in status_by_batch[3][1]
-    assert "no answer after" in status_by_batch[5][1]
-
-
 @pytest.mark.nightly  # the search itself is tested with the fake backend
 def test_bisecting_names_the_revision_that_made_a_model_slower(place: Path) -> None:
     """The imported code is taken from each revision, too."""
     (place / "lib").mkdir()
-    text = SMALL.replace("import os\n", "import os\nfrom pauses import pause\n")
-    text = text.replace("return torch.relu", "pause()\n        return torch.relu")
+    body = "pause()\nreturn torch.relu(self.layer(x))"
+    text = "from pauses import pause\n" + module_text(body, **LAYER, batch=2)
     (place / "lib" / "net.py").write_text(text)
     (place / "pauses.py").write_text("def pause(): pass\n")
     commit(place, "two")
@@ -230,25 +175,6 @@ def test_bisecting_names_the_revision_that_made_a_model_slower(place: Path) -> N
     ).stdout
     assert "(three) is slower than" in output
     assert "confirmed beside it" in output
-
-
-def test_a_file_changed_within_a_second_to_the_same_size_is_read_again(tmp_path: Path) -> None:
-    """Imported files are read anew, too: Python itself would use the cached bytecode."""
-    text = "import torch\nimport beside\nfrom torch import nn\nmodel = nn.Linear(beside.WIDTH, {width})\n"
-    inputs = "def inputs(): return torch.randn(1, beside.WIDTH)\n"
-    layers = []
-    for width in (2, 3):
-        (tmp_path / "beside.py").write_text(f"WIDTH = {width}\n")
-        (tmp_path / "mine.py").write_text(text.format(width=width) + inputs)
-        for name in ("beside.py", "mine.py"):
-            os.utime(tmp_path / name, (1e9, 1e9))
-        spec = parse_spec("mine.py", str(tmp_path))
-        module = torch_module.build(spec, {})
-        layers.append((module.in_features, module.out_features))
-        torch_module.load.cache_clear()
-        for name in ("beside", "accelbench_own_mine"):
-            del sys.modules[name]
-    assert layers == [(2, 2), (3, 3)]
 
 
 @pytest.mark.nightly
@@ -276,20 +202,3 @@ assert found["tolerance"] and not found["unverified"], found
         [sys.executable, "-c", script], env=env, capture_output=True, text=True, cwd=ROOT
     )
     assert process.returncode == 0, process.stderr
-
-
-@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
-def test_a_module_with_computed_weights_can_be_copied(tmp_path: Path) -> None:
-    import torch
-
-    (tmp_path / "normed.py").write_text(
-        "import torch\nmodel = torch.nn.Sequential(torch.nn.utils.weight_norm(torch.nn.Conv1d(2, 2, 3)))\n"
-        "def inputs(batch: int = 1): return torch.randn(batch, 2, 8)\n"
-    )
-    loaded = torch_module.load(parse_spec("normed.py", str(tmp_path)))
-    first, second = loaded.make(), loaded.make()
-    array = torch.randn(1, 2, 8)
-    assert torch.equal(first(array), second(array))
-    with torch.no_grad():
-        first[0].weight_g.zero_()
-    assert not torch.equal(first(array), second(array))

@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -15,7 +15,6 @@ pytest.importorskip("torch")
 import torch
 from torch import nn
 
-from benchbench import registry
 from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.model.user_model import parse_spec
@@ -31,15 +30,11 @@ from tests.deviations import deviation, mutated
 from tests.program import accelbench, rows
 
 BATCH, LENGTH = torch.export.Dim("batch", max=64), torch.export.Dim("length", max=8)
-pytestmark = [pytest.mark.real, pytest.mark.filterwarnings("ignore")]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def stored_references(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """References are stored from test to test, as in a run."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(registry.DRAWN, str(tmp_path_factory.mktemp("drawn")))
-        yield
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.usefixtures("stored_references"),
+    pytest.mark.filterwarnings("ignore"),
+]
 
 
 class Narrowing(nn.Module):  # type: ignore[misc]

@@ -1,7 +1,6 @@
 """A user's model is verified by its own float64: right engines pass, wrong ones do not."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from benchbench import registry
 from benchbench.backends.torch import Torch
 from benchbench.errors import Unsupported
 from benchbench.model.case import Dtype
@@ -31,15 +29,7 @@ from tests.model_mutants import ALL, MODELS, MUTANTS
 from tests.verifying import sequential_product
 
 MODEL_FOLDER = Path(__file__).parent / "user_models"
-pytestmark = [pytest.mark.real]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def stored_references(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """References are stored from test to test, as in a run."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(registry.DRAWN, str(tmp_path_factory.mktemp("drawn")))
-        yield
+pytestmark = [pytest.mark.real, pytest.mark.usefixtures("stored_references")]
 
 
 def the_model(name: str, folder: Path = MODEL_FOLDER, **sizes: Any) -> ModelInference:

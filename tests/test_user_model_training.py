@@ -12,7 +12,6 @@ pytest.importorskip("torch")
 
 import torch
 
-from benchbench import registry
 from benchbench.backends.torch import Torch
 from benchbench.model.case import Dtype, Phase
 from benchbench.model.user_model import parse_spec
@@ -36,13 +35,10 @@ pytestmark = [pytest.mark.real]
 
 
 @pytest.fixture(autouse=True, scope="module")
-def stored_references(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """References are stored from test to test, as in a run."""
+def one_thread(stored_references: None) -> Iterator[None]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(registry.DRAWN, str(tmp_path_factory.mktemp("drawn")))
-        yield
+    yield
     torch.set_num_threads(threads)
 
 

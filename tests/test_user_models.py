@@ -22,12 +22,21 @@ from benchbench.errors import UsageError
 from benchbench.judging.comparison import compare_runs
 from benchbench.launch import catalogue, user_models
 from benchbench.launch.transport import Answer, Message
+from benchbench.launch.user_models import with_kind
 from benchbench.model import user_model
 from benchbench.model.case import Scalar, Status, Verdict
 from benchbench.model.note import NoteKind, note
 from benchbench.model.options import MeasureOptions, from_keywords
 from benchbench.model.run import Run, Settings
-from benchbench.model.user_model import ModelSpec, looks_like_model, parse_spec
+from benchbench.model.user_model import (
+    JAX,
+    KERAS,
+    TORCH,
+    ModelSpec,
+    kind_of_version,
+    looks_like_model,
+    parse_spec,
+)
 from benchbench.running.request import max_error, request
 from benchbench.store import codec
 from benchbench.worker.user_models import torch_module
@@ -67,19 +76,6 @@ def test_a_configuration_with_remote_code_is_refused(tmp_path: Path) -> None:
     (tmp_path / "bert.json").write_text(json.dumps(config))
     with pytest.raises(ModelMistake):
         torch_module.load(parse_spec("bert.json", str(tmp_path)))
-
-
-@pytest.mark.real
-@pytest.mark.nightly
-def test_a_transformers_configuration_is_measured_and_verified(tmp_path: Path) -> None:
-    pytest.importorskip("transformers")
-    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
-    config = {"model_type": "bert", "architectures": ["BertModel"], "vocab_size": 100} | sizes
-    (tmp_path / "bert.json").write_text(json.dumps(config))
-    accelbench("run", "bert.json", "-b", "torch", "--mode", "eager", "-p", "length=8", *ONCE, cwd=tmp_path)
-    (row,) = rows(tmp_path)
-    assert row["status"] == "ok"
-    assert row["params"] == {"batch": 1, "length": 8}
 
 
 @pytest.mark.real
@@ -212,6 +208,34 @@ def test_an_invalid_model_spec_is_refused_with_the_valid_forms() -> None:
 def test_stored_names_contain_no_path_of_the_machine(file: str, stem: str, location: str) -> None:
     spec = ModelSpec(folder="/here", file=file)
     assert (spec.stem, user_model.relative(spec)) == (stem, location)
+
+
+@pytest.mark.parametrize(
+    ("source", "kind"),
+    [
+        ("import keras\nimport numpy", KERAS),
+        ("from tensorflow.keras import layers", KERAS),
+        ("def f():\n    import jax.numpy as jnp", JAX),
+        ("from flax import nnx", JAX),
+        ("import jax\nimport torch", TORCH),
+        ("import numpy", TORCH),
+        ("syntax error", TORCH),
+    ],
+)
+def test_imports_of_a_file_determine_the_kind_of_its_model(tmp_path: Path, source: str, kind: str) -> None:
+    (tmp_path / "mine.py").write_text(source)
+    assert with_kind(parse_spec("mine.py", str(tmp_path))).kind == kind
+    assert with_kind(parse_spec("mine:model", str(tmp_path))).kind == kind
+
+
+def test_the_kind_of_a_saved_model_follows_from_its_name_or_version(tmp_path: Path) -> None:
+    (tmp_path / "mine.keras").touch()
+    assert with_kind(parse_spec("mine.keras", str(tmp_path))).kind == KERAS
+    assert [kind_of_version(f"{kind}:12345678") for kind in ("own", "own-keras", "own-jax")] == [
+        TORCH,
+        KERAS,
+        JAX,
+    ]
 
 
 def test_paths_of_a_model_are_moved_to_the_checkout() -> None:
