@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from benchbench.backends.fake import Fake, FakeSession
+from benchbench.machine.kernel import bytes_limit, flops_limit
 from benchbench.model.case import Dtype
 from benchbench.model.measurement import Cost
 from benchbench.model.placement import ALONE, Placement, Strategy
@@ -28,9 +29,10 @@ from benchbench.worker.after_timing import (
 from benchbench.worker.case import check_timed, verify_output
 from benchbench.worker.program import Implausible, OpenCase, WrongResult, build
 from benchbench.worker.reference import reference
-from benchbench.workloads.base import Draw, Program, Step, Training, Workload
+from benchbench.workloads._reference.ops import Ops
+from benchbench.workloads.base import Draw, Operation, Program, Step, Training, Workload, wide
 from benchbench.workloads.networks.plain_cnns import ConvnetTrain
-from benchbench.workloads.operations.gemm import Gemm
+from benchbench.workloads.operations.gemm import BatchedGemm, Gemm, Linear
 from benchbench.workloads.program import Feed
 from tests.factories import a_case
 
@@ -202,6 +204,28 @@ def test_rows_may_differ_from_their_projection_by_six_tolerances(factor: float, 
             with pytest.raises(WrongResult) as wrong:
                 check_projection(values, Projection(signs, expected), session, ours)
             assert wrong.value.error == pytest.approx(factor * 6e-3)
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        Gemm(m=5, n=7, k=3),
+        Gemm(m=5, n=7, k=3, transpose_a=True, transpose_b=True),
+        BatchedGemm(batch=2, m=5, n=7, k=3),
+        Linear(batch=5, inputs=3, outputs=7),
+    ],
+)
+def test_a_projection_is_the_output_times_the_vector(work: Operation) -> None:
+    arrays, vector = work.arrays(Draw(Dtype.FLOAT64)), np.arange(7.0)
+    wide_arrays = {name: wide(array) for name, array in arrays.items()}
+    projected: Any = work.projection(arrays, vector)
+    np.testing.assert_allclose(projected, work.forward(Ops(), wide_arrays) @ vector)
+
+
+def test_runs_compare_other_places() -> None:
+    first, again, third = (verify.sample_indices(Gemm(), seed)["output"] for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first, again)
+    assert (first != third).any()
 
 
 # Training
@@ -490,6 +514,16 @@ def test_a_step_is_no_faster_than_all_cores(
             check_cpu_limits(work, a_case(), step_s)
     two_hosts = a_case(placement=Placement(hosts=2, devices=2, strategy=Strategy.COLLECTIVE))
     check_cpu_limits(work, two_hosts, max(step_s, 0.51))
+
+
+def test_a_limit_of_cpus_is_that_of_their_widest_instructions() -> None:
+    one_core = flops_limit({"avx512f"}, 1, Dtype.FLOAT32) or 0.0
+    assert flops_limit({"avx2", "avx512f"}, 2, Dtype.FLOAT32) == 2 * one_core > 0
+    narrow, wide, tiles = ({"sse2"}, {"avx512f"}, {"avx512f", "amx_bf16"})
+    limits = [flops_limit(flags, 1, Dtype.BFLOAT16) or 0.0 for flags in (narrow, wide, tiles)]
+    assert limits == sorted(limits)
+    assert flops_limit(tiles, 1, Dtype.FLOAT32) == flops_limit(wide, 1, Dtype.FLOAT32)
+    assert flops_limit(set(), 1, Dtype.FLOAT32) is bytes_limit(set(), 1) is None
 
 
 class Clock(FakeSession):
