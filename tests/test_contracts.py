@@ -210,7 +210,12 @@ def test_rounding_to_a_dtype_is_to_the_nearest_even() -> None:
     values = np.random.default_rng(0).standard_normal(10_000).astype(np.float32)
     from benchbench.workloads.base import rounded
 
-    for dtype, scalar in ((Dtype.BFLOAT16, ml_dtypes.bfloat16), (Dtype.FLOAT16, np.float16)):
+    scalars = {
+        Dtype.BFLOAT16: ml_dtypes.bfloat16,
+        Dtype.FLOAT16: np.float16,
+        Dtype.FLOAT8: ml_dtypes.float8_e4m3fn,
+    }
+    for dtype, scalar in scalars.items():
         np.testing.assert_array_equal(rounded(values, dtype), values.astype(scalar).astype(np.float32))
 
 

@@ -96,14 +96,6 @@ def test_inputs_are_float8_numbers() -> None:
     np.testing.assert_array_equal(rounded(matrix, Dtype.FLOAT8), matrix)
 
 
-@pytest.mark.real
-def test_rounding_to_float8_agrees_with_torch() -> None:
-    torch = pytest.importorskip("torch")
-    values = np.random.default_rng(1).standard_normal(10_000, np.float32)
-    theirs = torch.from_numpy(values).to(torch.float8_e4m3fn).to(torch.float32).numpy()
-    np.testing.assert_array_equal(rounded(values, Dtype.FLOAT8), theirs)
-
-
 @pytest.mark.parametrize(
     ("backend", "device", "phase", "reason"),
     [

@@ -38,13 +38,7 @@ SIZES: dict[str, Any] = {
 CONFIGS: dict[str, dict[str, Any]] = {
     "llama": {"architectures": ["LlamaForCausalLM"], **SIZES},
     "qwen3": {"architectures": ["Qwen3ForCausalLM"], **SIZES, "head_dim": 8},
-    "gpt2": {
-        "vocab_size": 128,
-        "n_embd": 32,
-        "n_layer": 2,
-        "n_head": 4,
-        "n_positions": 48,
-    },
+    "gpt2": {"vocab_size": 128, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 48},
     "gemma3_text": {**SIZES, "head_dim": 8, "sliding_window": 16},
     "mixtral": {**SIZES, "num_local_experts": 8},
 }

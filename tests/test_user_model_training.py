@@ -14,7 +14,7 @@ import torch
 
 from benchbench.backends.torch import Torch
 from benchbench.model.case import Dtype, Phase
-from benchbench.model.user_model import parse_spec
+from benchbench.model.user_model import ModelSpec, parse_spec
 from benchbench.worker import after_timing
 from benchbench.worker.program import OpenCase, Runner, WrongResult, build, loss_of
 from benchbench.worker.user_models import torch_module, torch_training
@@ -25,6 +25,7 @@ from benchbench.worker.verify import Deviation, trained_elements, worst
 from benchbench.workloads._reference.torch_rounding import Rounding
 from benchbench.workloads.base import Draw
 from benchbench.workloads.steps import DRAWS_TOLERATED
+from tests.deviations import module_text, written_spec
 from tests.factories import a_case
 from tests.program import accelbench, rows
 
@@ -43,7 +44,11 @@ def one_thread(stored_references: None) -> Iterator[None]:
 
 
 def the_step(name: str, **sizes: Any) -> ModelTraining:
-    spec = dataclasses.replace(parse_spec(f"{name}.py", str(MODEL_FOLDER)), trains=True)
+    return step_of(parse_spec(f"{name}.py", str(MODEL_FOLDER)), **sizes)
+
+
+def step_of(spec: ModelSpec, **sizes: Any) -> ModelTraining:
+    spec = dataclasses.replace(spec, trains=True)
     return ModelTraining(spec, {**objective_of(spec).sizes(torch_module.load(spec).sizes), **sizes})
 
 
@@ -196,6 +201,17 @@ def test_the_table_has_other_optimizers(name: str) -> None:
     assert deviation(the_step("train_decoder", optimizer=name)).ratio < 0.8
 
 
+def test_sparse_gradients_are_verified(tmp_path: Path) -> None:
+    text = module_text(
+        "return self.layer(self.table(x))",
+        init="self.table, self.layer = nn.EmbeddingBag(50, 16, mode='sum', sparse=True), nn.Linear(16, 4)",
+        inputs="torch.randint(0, 50, (batch, 3))",
+    )
+    text += "def loss(output, target): return F.cross_entropy(output, target)\n"
+    text += "def targets(batch=4): return torch.randint(0, 4, (batch,))\n"
+    assert deviation(step_of(written_spec(tmp_path, text))).ratio < 1
+
+
 def checked_after_timing(name: str, change: Callable[[Runner], None] = lambda runner: None) -> None:
     """The checks after a step was timed, at its own size. Raises WrongResult."""
     model, backend = the_step(name), Torch()
@@ -269,16 +285,8 @@ def test_a_loss_of_a_jax_function_is_ignored_with_a_warning(tmp_path: Path) -> N
 )
 def test_a_missing_training_step_is_refused_with_a_hint(tmp_path: Path, model: str, hint: str) -> None:
     pytest.importorskip("jax" if model == "jax_mlp" else "torch")
-    arguments = (
-        "run",
-        str(MODEL_FOLDER / f"{model}.py"),
-        "-w",
-        f"{model}_train",
-        "--max-error",
-        "1%",
-        "--dry-run",
-    )
-    output = accelbench(*arguments, cwd=tmp_path, code=2).stderr
+    options = ("-w", f"{model}_train", "--max-error", "1%", "--dry-run")
+    output = accelbench("run", str(MODEL_FOLDER / f"{model}.py"), *options, cwd=tmp_path, code=2).stderr
     assert f"{model} has no training step" in output
     assert hint in output
 
@@ -298,19 +306,16 @@ def test_dtypes_that_cannot_train_are_refused() -> None:
 @pytest.mark.parametrize(
     ("text", "mistake"),
     [
-        ("def loss(output):\n    return output\n", "its loss is [2, 4], not a number"),
+        ("def loss(output):\n    return output\n", "its loss is [2, 8], not a number"),
         ("def loss(output):\n    return output.sum()\noptimizer = 3\n", "optimizer is not a function"),
         (
             "def loss(output):\n    return output.sum()\ndef optimizer(model):\n    return model\n",
-            "optimizer(model) returns Linear, not a torch.optim.Optimizer",
+            "optimizer(model) returns Model, not a torch.optim.Optimizer",
         ),
     ],
 )
 def test_errors_in_a_loss_or_optimizer_are_reported(tmp_path: Path, text: str, mistake: str) -> None:
-    file = tmp_path / f"mine_{abs(hash(text))}.py"
-    body = "import torch\nmodel = torch.nn.Linear(4, 4)\ndef inputs(batch=2): return torch.randn(batch, 4)\n"
-    file.write_text(body + text)
-    spec = dataclasses.replace(parse_spec(file.name, str(tmp_path)), trains=True)
+    spec = dataclasses.replace(written_spec(tmp_path, module_text(batch=2) + text), trains=True)
     description = describe_model(spec, None)
     assert mistake in description["mistake"]
     assert description["hint"]
@@ -318,13 +323,19 @@ def test_errors_in_a_loss_or_optimizer_are_reported(tmp_path: Path, text: str, m
 
 def test_a_step_that_learns_only_in_float64_is_wrong(tmp_path: Path) -> None:
     options = ("-b", "torch,onnxruntime", "--mode", "eager", *ONCE)
-    accelbench("run", str(MODEL_FOLDER / "cheating_training.py"), *options, cwd=tmp_path, code=4)
+    forward = (
+        "y = self.first(x)\nreturn self.second(torch.tanh(y if y.dtype is torch.float64 else y.detach()))"
+    )
+    text = module_text(forward, init="self.first, self.second = nn.Linear(16, 32), nn.Linear(32, 8)")
+    text += "def loss(output): return output.pow(2).mean()\n"
+    (tmp_path / "cheating.py").write_text(text)
+    accelbench("run", "cheating.py", *options, cwd=tmp_path, code=4)
     row_by_target = {(row["workload"], row["backend"]): row for row in rows(tmp_path)}
-    assert row_by_target["cheating_training", "torch"]["status"] == "ok"
-    step = row_by_target["cheating_training_train", "torch"]
+    assert row_by_target["cheating", "torch"]["status"] == "ok"
+    step = row_by_target["cheating_train", "torch"]
     assert step["status"] == "wrong_result"
     assert "of first." in step["message"]
-    assert row_by_target["cheating_training_train", "onnxruntime"]["status"] == "unsupported"
+    assert row_by_target["cheating_train", "onnxruntime"]["status"] == "unsupported"
 
 
 def test_sequential_sums_of_equal_numbers_are_tolerated() -> None:
