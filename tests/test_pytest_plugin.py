@@ -239,7 +239,8 @@ def test_one_session_or_a_test_missing_in_the_baseline_is_not_judged(sessions: P
     (folder / "test_it.py").write_text(TEST + TEST.replace("test_sum", "test_other"))
     output = pytest_in(folder, "--accelbench-check", "faster", step=1e-3)
     assert "test_other@python:cpu: new: " in output
-    assert f"not judged against faster: {SUM}: insufficient: 3 v 1 processes" in output
+    assert f"not judged against faster: {SUM}: insufficient: " in output
+    assert "3 v 1 processes" in output
 
 
 @pytest.mark.real
