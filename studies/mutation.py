@@ -28,11 +28,11 @@ FILES = (
 )
 TESTS = (
     "ab", "acceptance", "asynchronous", "baselines", "bisection", "changed_work", "charts", "check",
-    "checks_in_numpy", "common_change", "compare",
+    "checks_in_numpy", "compare",
     "conditions", "documents", "drift", "exporters", "float8", "gate", "graphs", "hardware",
     "heats", "history", "hours", "layouts", "limits", "linear_growth", "measure",
-    "metrics", "pairs", "parallel", "pipeline", "plan", "plausibility",
-    "plausible", "plots", "pricing", "profiles", "ranking", "ranks", "report",
+    "metrics", "parallel", "pipeline", "plan", "plausibility",
+    "plausible", "plots", "profiles", "ranking", "ranks", "report",
     "roofline", "run_heat", "schedule", "session_variance", "short_names", "site",
     "stats", "suite", "summaries", "threads", "time_left", "timed_mutants", "tolerance", "trend",
     "update", "validating", "variance", "verification",

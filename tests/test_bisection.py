@@ -3,6 +3,7 @@
 import math
 from bisect import bisect_left
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import combinations_with_replacement, product
 
@@ -50,6 +51,11 @@ def span_of(result: NextPair | SearchResult) -> tuple[SearchEnd, int, int]:
     return result.end, result.span.first, result.span.last
 
 
+def change_at(steps: Mapping[int, float]) -> Callable[[NextPair], float]:
+    """Exact changes of versions with these steps."""
+    return lambda pair: math.fsum(size for at, size in steps.items() if pair.beside < at <= pair.version)
+
+
 def ends(rules: SearchRules, *changes: float) -> list[VersionPair]:
     return [pair(rules.last, change) for change in changes or ENDS]
 
@@ -94,51 +100,38 @@ def test_the_larger_of_two_steps_is_named_and_the_other_reported() -> None:
         assert any(result.second.first <= at <= result.second.last for at in scene.steps)
 
 
-def test_exact_values_need_the_minimum_number_of_pairs() -> None:
-    result, pairs = search(
-        lambda request: STEP if request.beside < 11 <= request.version else 0.0,
-        rules := SearchRules(versions=32),
-    )
-    assert span_of(result) == (SearchEnd.NAMED, 11, 11)
-    assert len(pairs) == LOOKS[0] + math.ceil(math.log2(rules.last)) + MIN_CONFIRMING_PAIRS
-    assert result.step is not None
-    assert result.step.mid == pytest.approx(STEP)
-
-
-def test_the_current_range_contains_the_step() -> None:
+@pytest.mark.parametrize("step", [STEP, -STEP])
+def test_exact_values_need_the_minimum_number_of_pairs(step: float) -> None:
     requests: list[NextPair] = []
 
     def measure(request: NextPair) -> float:
         requests.append(request)
-        return STEP if request.beside < 11 <= request.version else 0.0
+        return change_at({11: step})(request)
 
-    search(measure, SearchRules(versions=32))
+    result, pairs = search(measure, rules := SearchRules(versions=32))
+    assert span_of(result) == (SearchEnd.NAMED, 11, 11)
+    assert len(pairs) == LOOKS[0] + math.ceil(math.log2(rules.last)) + MIN_CONFIRMING_PAIRS
+    assert result.step is not None
+    assert result.step.mid == pytest.approx(step)
     spans = [request.span for request in requests[LOOKS[0] :]]
     assert all(span and span.first <= 11 <= span.last and span.probability >= 0.95 for span in spans)
     confirming = [request for request in requests if request.beside]
     assert {(request.version, request.beside) for request in confirming} == {(11, 10)}
+    result, pairs = search(lambda _: step, SearchRules(versions=2))
+    assert (result.end, len(pairs)) == (SearchEnd.NAMED, LOOKS[0])  # the ends are neighbours
 
 
 def test_a_named_range_has_all_versions_that_cannot_be_measured() -> None:
-    result, _ = search(
-        lambda request: (
-            None if 5 <= request.version < 36 else STEP if request.beside < 5 <= request.version else 0.0
-        ),
-        SearchRules(versions=40),
-    )
+    def measure(request: NextPair) -> float | None:
+        return None if 5 <= request.version < 36 else change_at({5: STEP})(request)
+
+    result, _ = search(measure, SearchRules(versions=40))
     assert span_of(result) == (SearchEnd.NAMED, 5, 36)
-    assert isinstance(result, SearchResult)
     assert (result.exit_code, result.second) == (4, None)
 
 
 def test_the_larger_step_is_named_and_the_range_of_the_smaller_reported() -> None:
-    steps = {7: 0.065, 20: 0.035}
-    result, _ = search(
-        lambda request: math.fsum(
-            size for at, size in steps.items() if request.beside < at <= request.version
-        ),
-        SearchRules(versions=32),
-    )
+    result, _ = search(change_at({7: 0.065, 20: 0.035}), SearchRules(versions=32))
     assert span_of(result) == (SearchEnd.NAMED, 7, 7)
     assert result.second is not None
     assert 7 < result.second.first <= 20 <= result.second.last
@@ -146,17 +139,6 @@ def test_the_larger_step_is_named_and_the_range_of_the_smaller_reported() -> Non
     assert result.whole.mid == pytest.approx(0.1)
     assert result.step is not None
     assert result.step.mid == pytest.approx(0.065)
-
-
-def test_an_improvement_is_found() -> None:
-    rules = SearchRules(versions=9)
-    result, _ = search(lambda request: -STEP if request.beside < 3 <= request.version else 0.0, rules)
-    assert span_of(result) == (SearchEnd.NAMED, 3, 3)
-
-
-def test_two_versions_need_only_the_pairs_of_the_ends() -> None:
-    result, pairs = search(lambda _: STEP, SearchRules(versions=2))
-    assert (result.end, len(pairs)) == (SearchEnd.NAMED, LOOKS[0])
 
 
 def test_an_end_that_cannot_be_drawn_pairs_ends_the_search() -> None:

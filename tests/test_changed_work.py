@@ -28,6 +28,7 @@ from benchbench.model.measurement import ModelFacts
 from benchbench.model.options import MeasureOptions
 from benchbench.model.run import Partner, Run, RunInfo
 from benchbench.model.user_model import ModelSpec
+from benchbench.plan.estimates import cost_of
 from benchbench.plan.rerun import Variant
 from benchbench.running.request import request
 from benchbench.running.sides import changed_defaults, check_comparable, heads, plan_sides
@@ -45,6 +46,14 @@ RULES = GatePolicy(metrics=METRICS[:1], confirm=False)
 def a_version(facts: Mapping[str, Any], seconds: float = 1e-3, case: Any = None, **over: Any) -> Run:
     rounds = [seconds * wobble for wobble in (1.0, 1.002, 0.998, 1.001, 0.999)]
     return a_run(some_rounds(*rounds, case=case, **facts), **over)
+
+
+def daily(versions: Sequence[Mapping[str, Any]], seconds: float = 1e-3, first: int = 0) -> list[Run]:
+    """A run of each version, one a day."""
+    return [
+        a_version(facts, seconds, id=f"R{day}", started=f"2026-01-{day + 1:02d}T00:00:00Z")
+        for day, facts in enumerate(versions, first)
+    ]
 
 
 def as_partners(ref: Run, new: Run) -> tuple[Run, Run]:
@@ -88,10 +97,7 @@ def test_a_case_with_different_defaults_is_judged_with_a_note() -> None:
 
 def test_a_check_against_code_and_against_sessions_judges_a_changed_computation() -> None:
     ref, new = map(digest, as_partners(a_version(BEFORE, id="A"), a_version(AFTER, 1.2e-3, id="B")))
-    days: list[dict[str, Any]] = [
-        {"id": f"S{day}", "started": f"2026-01-{day + 1:02d}T00:00:00Z"} for day in range(6)
-    ]
-    sessions = [digest(a_version(BEFORE, **day)) for day in days]
+    sessions = [digest(run) for run in daily([BEFORE] * 6)]
     for result in (check_interleaved(ref, new, RULES), decide(sessions, new, RULES)):
         (finding,) = result.findings
         assert finding.verdict is Verdict.SLOWER
@@ -103,10 +109,8 @@ def test_a_check_against_code_and_against_sessions_judges_a_changed_computation(
 
 def test_sessions_of_a_replaced_computation_do_not_count() -> None:
     """Otherwise the step between two accepted versions would count as noise of the machine."""
-    sessions = [
-        digest(a_version(facts, seconds, id=f"S{day}", started=f"2026-01-{day + 1:02d}T00:00:00Z"))
-        for day, (facts, seconds) in enumerate([(BEFORE, 1e-3)] * 5 + [(AFTER, 1.3e-3)] * 5)
-    ]
+    runs = [*daily([BEFORE] * 5), *daily([AFTER] * 5, 1.3e-3, first=5)]
+    sessions = [digest(run) for run in runs]
     (finding,) = decide(sessions, digest(a_version(AFTER, 1.3e-3, id="N")), RULES).findings
     assert (finding.verdict, finding.work) == (Verdict.SAME, "")
     assert finding.first is not None
@@ -114,11 +118,7 @@ def test_sessions_of_a_replaced_computation_do_not_count() -> None:
 
 
 def test_a_history_spans_changed_computations_but_not_changed_arrays() -> None:
-    runs = [
-        a_version(facts, id=f"R{day}", started=f"2026-01-{day + 1:02d}T00:00:00Z")
-        for day, facts in enumerate([UNKNOWN, BEFORE, AFTER, BEFORE, WIDER])
-    ]
-    (trend,) = trends(runs, METRICS[0])
+    (trend,) = trends(daily([UNKNOWN, BEFORE, AFTER, BEFORE, WIDER]), METRICS[0])
     assert [point.run for point in trend.points] == ["R0", "R1", "R2", "R3", "R4"]
     assert trend.boundaries == (4,)
     assert all(trend.boundary_reasons)
@@ -232,8 +232,6 @@ def test_a_case_with_different_arrays_is_incomparable_in_a_check() -> None:
 
 
 def test_cost_estimates_ignore_parameters_of_another_version() -> None:
-    from benchbench.plan.estimates import cost_of
-
     with catalogue.with_models({"net": a_model()}):
         case = a_case(workload="net", params={"batch": 64, "depth": 6, "heads": 4})
         assert cost_of(case).flops == 60

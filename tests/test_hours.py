@@ -88,20 +88,9 @@ def torch(version: str, python: str = "/usr/bin/python3") -> tuple[Probe, ...]:
 
 
 AB, ENV = "accelbench compare --ab", "accelbench env create"
-TYPED = (
-    "run",
-    "--suite",
-    "quick",
-    "-b",
-    "torch,jax",
-    "--budget",
-    "10m",
-    "--tag=a=b",
-    "-p",
-    "m=64",
-    "-o",
-    "x.png",
-)
+TYPED = ("run", "--suite=quick", "-b", "torch,jax", "--budget=10m", "--tag=a=b", "-p", "m=64", "-o", "x.png")
+MINE: dict[str, Any] = {"plan": (a_case(workload="mine"),)}
+OLD, NEW = ({"tags": {"commit": letter * 40}} for letter in "ab")
 
 
 @pytest.mark.parametrize(
@@ -110,7 +99,7 @@ TYPED = (
         (
             {"probes": torch("2.12.1+cpu")},
             {"probes": torch("2.13.0"), "command": TYPED},
-            f"{ENV} torch@2.12.1 && {AB} torch@2.12.1 torch --suite quick -p m=64 --backend torch",
+            f"{ENV} torch@2.12.1 && {AB} torch@2.12.1 torch --suite=quick -p m=64 --backend torch",
         ),
         (
             {"probes": torch("2.12.1", "/old env/bin/python")},
@@ -118,33 +107,21 @@ TYPED = (
             f"{AB} 'torch=/old env/bin/python' torch=/new/bin/python -s quick --quick --backend torch",
         ),
         (
-            {"tags": {"commit": "a" * 40}, "plan": (a_case(workload="mine"),)},
-            {"tags": {"commit": "b" * 40}, "plan": (a_case(workload="mine"),), "command": TYPED},
-            f"{AB} rev:aaaaaaaaaaaa rev:bbbbbbbbbbbb --suite quick -b torch,jax -p m=64",
+            OLD | MINE,
+            NEW | MINE | {"command": TYPED},
+            f"{AB} rev:aaaaaaaaaaaa rev:bbbbbbbbbbbb --suite=quick -b torch,jax -p m=64",
         ),
         (
-            {"tags": {"commit": "a" * 40}, "plan": (a_case(workload="mine"),)},
-            {
-                "tags": {"commit": "b" * 40 + "-dirty"},
-                "plan": (a_case(workload="mine"),),
-                "command": ("run",),
-            },
+            OLD | MINE,
+            MINE | {"tags": {"commit": "b" * 40 + "-dirty"}, "command": ("run",)},
             "accelbench check --ab rev:aaaaaaaaaaaa",
         ),
         (
-            {"tags": {"commit": "a" * 40}, "plan": (a_case(workload="mine", suite="s.toml"),)},
-            {
-                "tags": {"commit": "b" * 40},
-                "plan": (a_case(workload="mine", suite="s.toml"),),
-                "command": ("benchbench.run",),
-            },
+            OLD | {"plan": (a_case(workload="mine", suite="s.toml"),)},
+            NEW | {"plan": (a_case(workload="mine", suite="s.toml"),), "command": ("benchbench.run",)},
             f"{AB} rev:aaaaaaaaaaaa rev:bbbbbbbbbbbb --suite s.toml --backend torch --device cpu",
         ),
-        (
-            {"tags": {"commit": "a" * 40}},
-            {"tags": {"commit": "b" * 40}},
-            "",
-        ),  # gemm is shipped with accelbench
+        (OLD, NEW, ""),  # gemm is shipped with accelbench
         ({}, {}, ""),
         ({"probes": torch("1.0")}, {"plan": (a_case(backend="pytest"),), "probes": torch("2.0")}, ""),
     ],
@@ -244,26 +221,19 @@ def test_intervals_include_the_session_spread() -> None:
     ref, new = of_day(0), of_day(1, factor=1.05)
     comparison = compare_runs(ref, new)
     assert comparison.verdicts[0].verdict is Verdict.SLOWER
-    compared_runs = compare_runs(ref, new, between=spreads(sessions(CALM), ref, new))
-    assert compared_runs.verdicts[0].verdict is Verdict.INCONCLUSIVE
-    assert compared_runs.verdicts[0].ratio == comparison.verdicts[0].ratio
-    half = math.log((compared_runs.verdicts[0].high or 0) / (compared_runs.verdicts[0].ratio or 1))
+    between = spreads(sessions(CALM), ref, new)
+    compared_runs = compare_runs(ref, new, between=between)
+    (verdict,) = compared_runs.verdicts
+    assert (verdict.verdict, verdict.reason) == (Verdict.INCONCLUSIVE, NOISY_SESSIONS)
+    assert verdict.ratio == comparison.verdicts[0].ratio
+    half = math.log((verdict.high or 0) / (verdict.ratio or 1))
     spread = float(np.std(CALM, ddof=1))
-    assert half == pytest.approx(
-        2.447 * math.sqrt(2) * spread, rel=1e-3
-    )  # t quantile for 6 degrees of freedom
+    assert half == pytest.approx(2.447 * math.sqrt(2) * spread, rel=1e-3)  # t for 6 degrees of freedom
     assert compared_runs.apart
     assert (compared_runs.apart.cases, compared_runs.apart.days) == (1, 7)
-    assert compared_runs.verdicts[0].reason == NOISY_SESSIONS
-    assert any(
-        f"sessions of this machine differ by {100 * spread:.3g} %" in line for line in facts(compared_runs)
-    )
-    larger = compare_runs(of_day(0), of_day(1, factor=1.2), between=spreads(sessions(CALM), ref, new))
-    assert larger.verdicts[0].verdict is Verdict.SLOWER
-    same_hour = compare_runs(
-        of_day(0), of_day(0, factor=1.05, id="R"), between=spreads(sessions(CALM), ref, new)
-    )
-    assert same_hour.verdicts[0].verdict is Verdict.SLOWER
+    assert f"sessions of this machine differ by {100 * spread:.3g} %" in " ".join(facts(compared_runs))
+    for run in (of_day(1, factor=1.2), of_day(0, factor=1.05, id="R")):  # larger, and of the same hour
+        assert compare_runs(of_day(0), run, between=between).verdicts[0].verdict is Verdict.SLOWER
 
 
 @pytest.mark.parametrize("source", ["baseline", "runs"])
@@ -273,9 +243,7 @@ def test_the_session_spread_comes_from_a_baseline_or_stored_runs(tmp_path: Path,
     if source == "runs":
         stored_runs += sessions(CALM)
     for run in stored_runs:
-        with runs.create_run(root, run.info) as writer:
-            for record in run.records:
-                writer.append(record)
+        runs.store_run(root, run)
     plain = benchbench.compare("R0", "R1", results=root)
     if source == "baseline":
         assert plain.apart
