@@ -412,9 +412,7 @@ def test_alternatives_with_the_same_columns_are_one_markdown_table() -> None:
     assert "| **one** |  |  |\n| torch | 500 ms | 2.00 image/s |" in markdown
 
 
-def test_a_function_and_a_line_add_a_format(
-    build_document: BuildDocument, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_line_adds_a_format(build_document: BuildDocument, monkeypatch: pytest.MonkeyPatch) -> None:
     def org(document: Document) -> dict[str, bytes]:
         return {f"{document.name}.org": f"* {document.title}\n".encode()}
 

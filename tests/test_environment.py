@@ -121,15 +121,14 @@ def test_only_a_limiting_quota_describes_the_machine(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("siblings", ["{even}-{odd}", "{even},{odd}"])
-def test_a_case_has_one_thread_per_core_by_default(
+def test_a_case_has_one_thread_per_core(
     tmp_path: Path, siblings: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (environment, kernel):
         monkeypatch.setattr(module, "allowed_cpus", lambda: (0, 1, 2, 3))
     lists = {cpu: siblings.format(even=cpu - cpu % 2, odd=cpu - cpu % 2 + 1) for cpu in range(4)}
-    root = tree(
-        tmp_path, {f"{CPUS}/cpu{n}/topology/thread_siblings_list": f"{s}\n" for n, s in lists.items()}
-    )
+    path = f"{CPUS}/cpu{{}}/topology/thread_siblings_list"
+    root = tree(tmp_path, {path.format(cpu): f"{text}\n" for cpu, text in lists.items()})
     assert (environment.usable_threads(root), environment.default_threads(root)) == (4, 2)
     assert [kernel.cpus_for(threads, root) for threads in (1, 2, 3, 9)] == [
         (0,),
@@ -333,9 +332,7 @@ def test_variables_of_the_backend_take_precedence() -> None:
 def test_only_the_system_allocator_keeps_the_shells_settings(name: str) -> None:
     assert name not in variables.worker_environment(STEADY, {}, {name: "shell"})
     assert variables.worker_environment(SYSTEM, {}, {name: "shell"})[name] == "shell"
-    assert not any(
-        variable.startswith("MALLOC_") for variable in variables.worker_environment(SYSTEM, {}, {})
-    )
+    assert not any(name.startswith("MALLOC_") for name in variables.worker_environment(SYSTEM, {}, {}))
 
 
 FAULTS = """

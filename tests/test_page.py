@@ -5,13 +5,10 @@ import gzip
 import hashlib
 import json
 import math
-import os
 import random
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 from collections import Counter
 from html import unescape
 from html.parser import HTMLParser
@@ -44,6 +41,7 @@ from tests.program import accelbench, rows
 from tests.rendering import rendered
 from tests.test_roofline import a_ceiling
 
+DATA_PARALLEL = Placement(devices=2, strategy=Strategy.DATA_PARALLEL)
 BACKENDS = ("torch", "jax", "tensorflow", "onnxruntime")
 
 
@@ -307,28 +305,6 @@ def test_a_page_takes_forty_kilobytes_and_two_per_case() -> None:
     assert len(gzip.compress(content)) <= 60_000
 
 
-HASH_PROGRAM = """
-import hashlib
-from tests.test_page import page, random_run
-from benchbench.documents.run import report_document
-print(hashlib.sha256(page(report_document(random_run())).encode()).hexdigest())
-"""
-
-
-@pytest.mark.real
-def test_pages_do_not_depend_on_the_process_or_its_environment() -> None:
-    def page_hash(**variables: str) -> str:
-        environment = {**os.environ, **variables}
-        process = subprocess.run(
-            [sys.executable, "-c", HASH_PROGRAM], env=environment, capture_output=True, text=True, check=True
-        )
-        return process.stdout
-
-    assert page_hash(PYTHONHASHSEED="1", TZ="UTC") == page_hash(
-        PYTHONHASHSEED="2", TZ="Asia/Tokyo", LC_ALL="C.UTF-8"
-    )
-
-
 @pytest.mark.real
 def test_every_command_on_a_page_plans_only_its_row(tmp_path: Path) -> None:
     selection = ("-w", "gemm", "-p", "m=8", "-p", "n=8,16", "-p", "k=8", "--cache", "hot,cold")
@@ -351,19 +327,14 @@ def test_every_command_on_a_page_plans_only_its_row(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("over", "options"),
     [
-        ({"threads": 3}, ["--threads", "3"]),
-        ({"cache": Cache.COLD, "device": "sim:0"}, ["-d", "sim:0", "--cache", "cold"]),
-        ({"environment": {"SOME_FLAG": "--a=1 --b"}}, ["--env", "SOME_FLAG=--a=1 --b"]),
-        (
-            {"placement": Placement(devices=2, strategy=Strategy.DATA_PARALLEL)},
-            ["--world", "2", "--strategy", "data-parallel"],
-        ),
+        ({"threads": 3}, " --threads 3"),
+        ({"cache": Cache.COLD}, " --cache cold"),
+        ({"environment": {"SOME_FLAG": "--a=1 --b"}}, " --env 'SOME_FLAG=--a=1 --b'"),
+        ({"placement": DATA_PARALLEL}, " --world 2 --strategy data-parallel"),
     ],
 )
-def test_the_command_of_a_case_has_all_that_selects_it(over: dict[str, Any], options: list[str]) -> None:
-    words, plain = (shlex.split(command_of(case)) for case in (a_case(**over), a_case()))
-    assert set(options) <= set(words)
-    assert not set(options) <= set(plain)
+def test_the_command_of_a_case_has_all_that_selects_it(over: dict[str, Any], options: str) -> None:
+    assert command_of(a_case(**over)) == command_of(a_case()) + options
 
 
 def test_the_command_of_a_user_model_has_its_location_and_options() -> None:
@@ -380,9 +351,7 @@ def test_a_case_that_options_cannot_describe_has_no_command() -> None:
 
 
 def test_the_page_in_the_readme_is_up_to_date() -> None:
-    assert page_picture.PAGE.read_bytes() == page_picture.page(), (
-        "python -m studies.page_picture writes it anew"
-    )
+    assert page_picture.PAGE.read_bytes() == page_picture.page(), "python -m studies.page_picture"
 
 
 def test_a_report_of_one_backend_is_a_page_without_an_answer() -> None:
@@ -456,10 +425,6 @@ def test_the_index_lists_slowdowns() -> None:
     index = site_of(a_series())["index.html"].decode()
     assert '<span class="bad">slower 2.00×</span>' in index
     assert index.count('<span class="bad">1 of 1 case slower') == 1
-
-
-def test_the_same_runs_give_the_same_bytes() -> None:
-    assert site_of(a_series()) == site_of(a_series())
 
 
 def test_hostile_names_are_escaped() -> None:

@@ -167,9 +167,7 @@ def test_python_functions_accept_the_same_paths(
 
 
 @pytest.mark.parametrize("typed", [".", "../copy/", "../../runs/copy", "{root}/other/runs/copy"])
-def test_a_path_in_the_store_equals_an_id(
-    elsewhere: Path, monkeypatch: pytest.MonkeyPatch, typed: str
-) -> None:
+def test_a_path_of_the_store_is_an_id(elsewhere: Path, monkeypatch: pytest.MonkeyPatch, typed: str) -> None:
     monkeypatch.chdir(elsewhere / "other/runs/copy")
     for root in (Path("../.."), elsewhere / "other"):
         assert selectors.find_run_id(root, typed.format(root=elsewhere)) == "copy"

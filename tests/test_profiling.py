@@ -132,9 +132,7 @@ def test_traces_are_compressed_once_and_named_after_the_case(tmp_path: Path) -> 
     assert isinstance(profiled.outcome, Profile)
     contents = [(tmp_path / artifacts.ARTIFACTS / name).read_bytes() for name in profiled.outcome.traces]
     assert [gzip.decompress(content) for content in contents] == [b"a", b"b"]
-    assert all(
-        name.startswith("gemm-m=64,n=64,k=64-float32-eager-torch-cpu-") for name in profiled.outcome.traces
-    )
+    assert all(name.startswith("gemm-m=64,n=64,k=64-float32-eager-") for name in profiled.outcome.traces)
 
 
 def test_profiles_of_any_case_name_have_separate_folders(tmp_path: Path) -> None:
@@ -188,9 +186,7 @@ def test_a_file_without_a_profile_is_damaged(tmp_path: Path, content: bytes, mes
         (1e-6, 1024, (1000, 1)),  # at most a thousand
     ],
 )
-def test_steps_of_half_a_second_are_profiled(
-    step_s: float, iterations: int, expected: tuple[int, int]
-) -> None:
+def test_half_a_second_is_profiled(step_s: float, iterations: int, expected: tuple[int, int]) -> None:
     measurement = a_measurement(block_s=(step_s * iterations,) * 5, iterations=iterations)
     assert recording.profiled_blocks(measurement) == expected
 
@@ -401,9 +397,7 @@ def test_operators_that_only_one_side_has_are_aligned_by_kind() -> None:
 
 @st.composite
 def drawn_tables(draw: st.DrawFn) -> OperatorTable:
-    names = draw(
-        st.lists(st.sampled_from(["conv", "mm", "relu", "sum", "copy", "x"]), unique=True, min_size=1)
-    )
+    names = draw(st.lists(st.sampled_from(["conv", "mm", "relu", "sum", "x"]), unique=True, min_size=1))
     return a_table(*(an_operator(name, draw(st.floats(0, 0.015))) for name in names))
 
 

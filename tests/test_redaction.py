@@ -471,9 +471,7 @@ Detected at node StringToNumber defined at (most recent call last):
 StringToNumberOp could not correctly convert string: a
 \t [[{{node StringToNumber}}]] [Op:__inference_f_29]"""
 COMPILER = "backend='inductor' raised:\nCppCompileError: C++ compile error\n\nCommand:\ng++"
-EXPLAINED = (
-    "RuntimeError when making fake tensor call\n  Explanation: Dynamo failed: shape '[3]'\n  Hint: none"
-)
+EXPLAINED = "RuntimeError when making fake tensor call\n  Explanation: Dynamo failed: shape '[3]'\n  Hint: x"
 HEADLINES = {  # real messages of torch and TensorFlow
     DATA_LOADER: "ValueError: bad sample (Caught ValueError in DataLoader worker process 0.)",
     GRAPH: "RuntimeError: StringToNumberOp could not correctly convert string: a (Graph execution error:)",

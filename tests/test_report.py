@@ -157,9 +157,7 @@ def test_a_difference_that_is_not_significant_has_a_question_mark(
     for first, second in ((first_times, second_times), (second_times, first_times)):
         names = (TORCH, JAX) if first is first_times else (JAX, TORCH)
         pairs = zip((first, second), names, strict=True)
-        report = of_one_work(
-            *[record for rounds, case in pairs for record in some_rounds(*rounds, case=case)]
-        )
+        report = of_one_work(*[r for rounds, case in pairs for r in some_rounds(*rounds, case=case)])
         assert texts(report, "ratio") == ratios
         assert (UNSURE in report.notes) == ("?" in ratios[1])
 
@@ -367,9 +365,7 @@ def test_an_open_work_has_candidates_slower_cases_and_a_deciding_command() -> No
         ("--quick --results r", "--quick -w gemm", "--quick"),
     ],
 )
-def test_the_deciding_command_repeats_the_run_for_open_workloads(
-    arguments: str, of_gemm: str, of_all: str
-) -> None:
+def test_the_deciding_command_repeats_open_workloads(arguments: str, of_gemm: str, of_all: str) -> None:
     plan = (TORCH, replace(TORCH, workload="conv2d", params={}))
     info = a_run([], plan=plan, command=("run", *arguments.split())).info
     assert longer_command(info, ["gemm"], 9) == f"accelbench run {of_gemm} --heats 9"
@@ -425,9 +421,7 @@ def test_columns_are_in_the_requested_order() -> None:
         ({"by": "dtypes"}, "Cases have no 'dtypes'", "Did you mean 'dtype'?"),
     ],
 )
-def test_an_unknown_column_or_axis_is_an_error_with_a_hint(
-    options: dict[str, Any], message: str, hint: str
-) -> None:
+def test_an_unknown_column_or_axis_has_a_hint(options: dict[str, Any], message: str, hint: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
         report_document(a_run(), **options)
     assert caught.value.hint == hint
@@ -469,9 +463,7 @@ def test_values_of_an_axis_are_columns() -> None:
     ],
 )
 def test_every_axis_can_be_columns(by: str, columns: tuple[str, ...], names: tuple[str, ...]) -> None:
-    cases = [
-        a_case(mode=mode, device=device) for device in ("cpu", "cuda:0") for mode in ("eager", "compile")
-    ]
+    cases = [a_case(mode=mode, device=device) for device in DEVICES for mode in MODES]
     run = a_run([record for step, case in enumerate(cases, 1) for record in some_rounds(step, case=case)])
     columns_by_name = columns_of(report_with(by=by, run=run))
     assert tuple(name for name in columns_by_name if name not in ("", "ratio")) == columns

@@ -3,6 +3,9 @@
 import dataclasses
 import json
 import os
+import re
+import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from functools import reduce
@@ -32,6 +35,7 @@ from benchbench.timing.policy import budget_policy
 from studies import kills
 from tests.factories import a_case, a_failure, a_record, a_run, a_run_info, some_rounds
 from tests.program import accelbench, environment, only
+from tests.test_architecture import ROOT
 from tests.test_schedule import FIVE, Script, Scripted, cases
 
 QUICK = Policy(name="quick", rounds=3)
@@ -205,7 +209,7 @@ def test_a_run_with_differences_is_not_resumed(ended: Path, tmp_path: Path) -> N
         ({"rounds": 9}, "rounds cannot be given again"),
     ],
 )
-def test_other_options_are_refused_when_resuming(
+def test_other_options_are_refused(
     ended: Path, tmp_path: Path, options: dict[str, Any], message: str
 ) -> None:
     folder = interrupted(ended, tmp_path)
@@ -292,3 +296,37 @@ def test_only_a_torn_record_is_truncated(tail: bytes) -> None:
             with runs.RunWriter(folder) as writer:
                 writer.drop_torn()
             assert path.read_bytes() == remaining
+
+
+# Faults injected at every write
+
+
+def faults_of(work: str) -> int:
+    """The number of faults tried, in a fresh process without the imports of other tests."""
+    command = [sys.executable, "-m", "studies.injected_faults", work]
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert process.returncode == 0, process.stderr
+    match = re.search(r"(\d+) faults: ", process.stdout)
+    assert match, process.stdout
+    return int(match[1])
+
+
+@pytest.mark.real
+def test_s2_w8_a_fault_at_any_write_of_a_run_loses_no_promised_record() -> None:
+    assert faults_of("run") > 20
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("work", ["baseline set", "baseline set --replace"])
+def test_s11_a_fault_at_any_write_of_a_baseline_loses_no_session(work: str) -> None:
+    assert faults_of(work) > 5
+
+
+@pytest.mark.real
+def test_s10_a_fault_at_any_write_of_a_plot_leaves_the_old_or_the_new_plot() -> None:
+    assert faults_of("plot") > 5
+
+
+@pytest.mark.real
+def test_a_fault_at_any_write_of_a_pytest_session_loses_no_measured_test() -> None:
+    assert faults_of("pytest session") > 20

@@ -255,9 +255,7 @@ def test_a_malformed_tag_of_a_keyword_is_refused(wrong: Any) -> None:
         benchbench.run(workloads="gemm", backends="fake", tags=wrong)
 
 
-def test_a_session_at_another_commit_removes_the_commit_of_the_run(
-    checkout: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_session_at_another_commit_has_none(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(checkout)
     policy = a_run().info.policy
     first = session("S1", policy, None)

@@ -609,9 +609,7 @@ def test_a_name_of_no_or_several_runs_is_an_error_with_candidates(tmp_path: Path
 
 
 @pytest.mark.parametrize("folder", ["other", "other/runs", "other/runs/"])
-def test_a_folder_of_runs_instead_of_a_run_has_a_hint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
-) -> None:
+def test_a_folder_of_runs_has_a_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str) -> None:
     a_stored_run(tmp_path / "other", name="a")
     a_stored_run(tmp_path / "other", name="b")
     monkeypatch.chdir(tmp_path)
@@ -660,14 +658,6 @@ def test_the_error_of_a_failed_save_has_its_path(tmp_path: Path, place: str) -> 
     (tmp_path / "file").write_text("")
     with pytest.raises(CannotWrite, match=re.escape(str(tmp_path))):
         disk.save(tmp_path / place, b"text")
-
-
-def test_reading_changes_no_file(tmp_path: Path) -> None:
-    folder = a_stored_run(tmp_path, *some_records(2))
-    before = {path: path.read_bytes() for path in folder.iterdir()}
-    runs.read_run(folder)
-    assert {path: path.read_bytes() for path in folder.iterdir()} == before
-    assert {path.name for path in before} == {"run.json", "records.jsonl", "end.json"}
 
 
 @pytest.mark.parametrize("name", ["records.jsonl", "run.json", "end.json"])

@@ -151,9 +151,7 @@ def test_a_suite_is_named_after_its_file_and_defaults_to_float32() -> None:
         ({"thresholds": {"gemm": "a lot"}}, "thresholds: 'a lot'", "0.03"),
     ],
 )
-def test_an_invalid_suite_is_an_error_with_its_place_and_a_hint(
-    changes: dict[str, Any], message: str, hint: str
-) -> None:
+def test_an_invalid_suite_has_its_place_and_a_hint(changes: dict[str, Any], message: str, hint: str) -> None:
     with pytest.raises(SuiteError, match=message) as caught:
         parsed(**changes)
     assert str(caught.value).startswith("mine.toml")

@@ -129,16 +129,6 @@ def test_device_time_belongs_to_the_launching_operator_and_its_callers() -> None
     assert [operator.name for operator in summary.operators][:2] == ["matmul", "memset"]
 
 
-def test_streams_that_run_at_once_share_the_time_the_device_was_busy() -> None:
-    spans = [
-        a_span("a", 0, 4, lane="stream 1", on_device=True),
-        a_span("b", 0, 4, lane="stream 2", on_device=True),
-    ]
-    summary = summary_of(spans)
-    assert [operator.device_self_s for operator in summary.operators] == [2, 2]
-    assert summary.busy_s == 4
-
-
 def test_work_that_a_profiler_counts_is_summed_over_calls() -> None:
     spans = [a_span("a", 0, 1, flops=5.0, bytes=2.0), a_span("a", 1, 2, flops=7.0), a_span("b", 2, 3)]
     operators = by_name(summary_of(spans))

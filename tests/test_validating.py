@@ -128,8 +128,7 @@ def test_runs_checks_and_reports_are_valid(tmp_path: Path) -> None:
     assert validation.faults == validation.remarks == ()
     assert validation.files >= 3 + 1 + 1
     assert all(map(read_run, (tmp_path / "results/runs").iterdir()))
-    for name in ("latest", "main", "quick", "results"):
-        assert "no faults in " in accelbench("validate", name, cwd=tmp_path).stdout
+    assert "no faults in " in accelbench("validate", "results", cwd=tmp_path).stdout
 
 
 def test_a_head_with_everything_in_it_is_valid(tmp_path: Path) -> None:
