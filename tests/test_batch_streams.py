@@ -2,16 +2,14 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from benchbench.backends.base import backend_class
 from benchbench.errors import Unsupported, UsageError
 from benchbench.launch.catalogue import workload_at
-from benchbench.model.case import Dtype, streams_obstacle
+from benchbench.model.case import streams_obstacle
 from benchbench.worker.user_models.lookup import model_workload
 from benchbench.worker.user_models.workload import ModelInference
-from benchbench.workloads.base import Draw
 from tests.deviations import deviation, module_text, written_model
 from tests.program import accelbench, rows
 
@@ -48,25 +46,6 @@ def test_the_outputs_of_all_streams_are_verified(
     streamed = in_streams(model, 2)
     backend = backend_class(name)
     assert deviation(model, computed=streamed, backend=backend, other_inputs=other_inputs).ratio < 1
-
-
-@pytest.mark.real
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", ENGINES)
-def test_exchanged_inputs_reach_every_stream(model: ModelInference, name: str) -> None:
-    pytest.importorskip(name)
-    streamed, backend = in_streams(model, 2), backend_class(name)()
-    session = backend.open("cpu", Dtype.FLOAT32, "graph", 2)
-    arrays = streamed.arrays(Draw(Dtype.FLOAT32))
-    program = backend.program(session, streamed, arrays)
-    step = session.compile(program.step, 0)
-    first = session.fetch(step(*program.inputs)).copy()
-    assert program.inputs_of is not None
-    reversed_inputs = program.inputs_of(
-        {key: array[::-1].copy() for key, array in arrays.items() if streamed.is_input(key)}
-    )
-    again = session.fetch(step(*session.exchange(program.inputs, reversed_inputs)))
-    np.testing.assert_allclose(again, first[::-1], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.real

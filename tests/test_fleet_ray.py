@@ -199,29 +199,6 @@ def test_a_killed_command_leaves_no_process_and_can_be_resumed(machines: Machine
     assert processes_mentioning(NODE_PROCESS) == []
 
 
-def occupy(seconds: float) -> None:
-    time.sleep(seconds)
-
-
-@pytest.mark.nightly
-def test_an_occupied_machine_is_reported_and_the_others_measure(machines: Machines, tmp_path: Path) -> None:
-    import ray
-
-    machines.only(m1="A100", m2="A100")
-    ray.init(address=machines.address, log_to_driver=False)
-    try:
-        busy = ray.remote(occupy).options(num_cpus=1, label_selector={"machine": "m1"}).remote(600)
-        ray.wait([busy], timeout=5)
-        observer = RecordingObserver()
-        result = measured(machines, tmp_path, observer, begin_s=20.0)
-        ray.cancel(busy, force=True)
-    finally:
-        ray.shutdown()
-    assert [machine.name for machine in result.absent] == ["m1"]
-    assert "it did not start within 20 s" in result.absent[0].reason
-    assert [share.state for share in result.shares] == ["done"]
-
-
 def test_without_a_cluster_the_command_has_a_hint(tmp_path: Path) -> None:
     process = accelbench("fleet", *TYPED, "--address", "127.0.0.1:1", cwd=tmp_path, code=3)
     error, hint = process.stderr.splitlines()[-2:]

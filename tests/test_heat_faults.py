@@ -42,27 +42,17 @@ calls = itertools.count()
 def good():
     time.sleep(0.001)
 
+def ending_by(act):
+    def function():
+        time.sleep(0.001)
+        if next(calls) == CALLS:
+            act()
+    return function
 
-def hanging():
-    time.sleep(0.001)
-    if next(calls) == CALLS:
-        time.sleep(1000)
-
-def exiting():
-    time.sleep(0.001)
-    if next(calls) == CALLS:
-        os._exit(3)
-
-def killed():
-    time.sleep(0.001)
-    if next(calls) == CALLS:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-def failing():
-    time.sleep(0.001)
-    if next(calls) == CALLS:
-        raise RuntimeError("no longer")
-
+hanging = ending_by(lambda: time.sleep(1000))
+exiting = ending_by(lambda: os._exit(3))
+killed = ending_by(lambda: os.kill(os.getpid(), signal.SIGKILL))
+failing = ending_by(lambda: [][0])
 
 def parenting():
     if next(calls) == 0:

@@ -294,7 +294,3 @@ def test_a_run_measures_under_every_other_supported_version_that_is_here(tmp_pat
     assert {row["status"] for row in measured_rows} == {"ok"}
     assert not [note for row in measured_rows for note in row["notes"] if note.startswith("profile:")]
     assert len({row["latency_s"] for row in measured_rows if row["workload"] == "gemm"}) == 1
-
-
-def test_supported_versions_begin_with_the_required_one() -> None:
-    assert PROJECT["requires-python"] == f">={SUPPORTED[0]}"

@@ -488,22 +488,10 @@ def test_the_documented_launchers_work(launcher: list[str], tmp_path: Path) -> N
         pytest.skip(f"{launcher[0]} is not installed")
     if launcher[0] == "srun" and subprocess.run(["sinfo"], capture_output=True, check=False).returncode:
         pytest.skip("no Slurm controller answers")
-    command = [
-        program,
-        *launcher[1:],
-        "-m",
-        "benchbench.ranks",
-        *TORCH,
-        "--results",
-        str(tmp_path / "results"),
-    ]
+    module = ["-m", "benchbench.ranks", *TORCH, "--results", str(tmp_path / "results")]
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
     process = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-        timeout=300,
+        [program, *launcher[1:], *module], capture_output=True, text=True, cwd=tmp_path, env=env, timeout=300
     )
     assert process.returncode == 0, process.stderr
     assert {record.case.workload for record in run_of(tmp_path).records} == {"all_reduce", "barrier"}

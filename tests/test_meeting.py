@@ -69,59 +69,61 @@ def send(connection: socket.socket, content: bytes) -> None:
         connection.sendall(content + b"\n")
 
 
+@contextmanager
+def connections(count: int) -> Iterator[tuple[list[socket.socket], list[socket.socket]]]:
+    """The ends of the process that serves ranks, and the ends of the ranks."""
+    here, there = zip(*(socket.socketpair() for _ in range(count)), strict=True)
+    yield [*here], [*there]
+    for end in (*here, *there):
+        end.close()
+
+
+def served(here: list[socket.socket], timeout_s: float = 20.0, most: int = MOST) -> dict[str, Any]:
+    ranks = [Rank(number, end, lines=LineBuffer(most)) for number, end in enumerate(here)]
+    return serve_ranks(ranks, time.monotonic() + timeout_s)
+
+
 @pytest.mark.parametrize("content", BAD.values(), ids=BAD)
 def test_a_bad_message_is_a_failure_of_its_rank(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Send the content while another rank waits for its value."""
     monkeypatch.setattr(meeting, "GRACE_S", 0.02)
-    pairs = [socket.socketpair() for _ in range(2)]
-    (good, good_end), (bad, bad_end) = pairs
-    send(good_end, json_of({"value": 1}))
-    sender = threading.Thread(target=send, args=(bad_end, content))
-    sender.start()
-    reply = serve_ranks([Rank(0, good), Rank(1, bad, lines=LineBuffer(MOST))], time.monotonic() + 20.0)
+    with connections(2) as (here, there):
+        send(there[0], json_of({"value": 1}))
+        sender = threading.Thread(target=send, args=(there[1], content))
+        sender.start()
+        reply = served(here)
+    sender.join()
     assert reply["outcome"]["status"] == "failed"
     assert reply["outcome"]["message"].startswith("rank 1 of 2: what it sent cannot be read: ")
     assert len(reply["outcome"]["message"]) < 300
-    for end in (good, bad):
-        end.close()
-    sender.join()
-    for end in (good_end, bad_end):
-        end.close()
 
 
 def test_the_sender_of_a_bad_message_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meeting, "GRACE_S", 0.02)
-    here, there = zip(*(socket.socketpair() for _ in range(3)), strict=True)
-    send(there[0], a_reply(status="failed", message="connection closed by peer"))
-    send(there[1], b"[]")
-    there[2].close()
-    reply = serve_ranks([Rank(number, end) for number, end in enumerate(here)], time.monotonic() + 20.0)
-    assert reply["outcome"]["message"].startswith("rank 1 of 3: what it sent")
-    for end in (*here, *there):
-        end.close()
+    with connections(3) as (here, there):
+        send(there[0], a_reply(status="failed", message="connection closed by peer"))
+        send(there[1], b"[]")
+        there[2].close()
+        assert served(here)["outcome"]["message"].startswith("rank 1 of 3: what it sent")
 
 
 def test_replies_of_two_kinds_are_a_failure() -> None:
-    here, there = zip(*(socket.socketpair() for _ in range(2)), strict=True)
-    for end, reply in zip(there, [{"verified": 1e-7}, GOOD], strict=True):
-        send(end, json_of({"reply": reply}))
-        end.close()
-    reply = serve_ranks([Rank(number, end) for number, end in enumerate(here)], time.monotonic() + 20.0)
-    assert reply["outcome"]["message"] == "rank 1 of 2: its reply is of another kind than rank 0's"
-    for end in here:
-        end.close()
+    with connections(2) as (here, there):
+        for end, reply in zip(there, [{"verified": 1e-7}, GOOD], strict=True):
+            send(end, json_of({"reply": reply}))
+            end.close()
+        message = served(here)["outcome"]["message"]
+    assert message == "rank 1 of 2: its reply is of another kind than rank 0's"
 
 
 def test_a_rank_that_reads_no_values_delays_nobody_beyond_the_deadline() -> None:
-    here, there = zip(*(socket.socketpair() for _ in range(2)), strict=True)
-    for end in there:
-        threading.Thread(target=send, args=(end, json_of({"value": "x" * 2**20})), daemon=True).start()
-    begin = time.monotonic()
-    reply = serve_ranks([Rank(number, end) for number, end in enumerate(here)], begin + 0.3)
-    assert time.monotonic() - begin < 5.0
+    with connections(2) as (here, there):
+        for end in there:
+            threading.Thread(target=send, args=(end, json_of({"value": "x" * 2**20})), daemon=True).start()
+        begin = time.monotonic()
+        reply = served(here, timeout_s=0.3, most=2**21)
+        assert time.monotonic() - begin < 5.0
     assert reply["outcome"]["status"] in ("timeout", "crashed")
-    for end in (*here, *there):
-        end.close()
 
 
 MEMBERS = [GroupMember(rank, "a", (0,), "1") for rank in range(2)]

@@ -1,10 +1,7 @@
 """The interface between the pool and its workers: a second implementation, and invalid answers."""
 
-import json
 import math
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from socket import socketpair
@@ -14,13 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchbench.backends.fake import Fake
 from benchbench.launch.local import LocalTransport
 from benchbench.launch.pool import WorkerPool
 from benchbench.launch.process import JobFolder
-from benchbench.launch.project import UserCode
-from benchbench.launch.transport import Answer, Channel, Files, Greeting, JobEnd, Message, Worker
-from benchbench.machine.sampler import TurnSampler
+from benchbench.launch.transport import Answer, Channel, JobEnd, Message
 from benchbench.model.case import Case, Status
 from benchbench.model.device import Target
 from benchbench.model.measurement import Failure, Measurement
@@ -29,77 +23,10 @@ from benchbench.model.run import Settings
 from benchbench.running import recording, verification
 from benchbench.running.observer import RunObserver
 from benchbench.timing.policy import POLICIES
-from benchbench.worker import jobs
 from tests.factories import a_case, a_run_info
 from tests.program import folder_with
 
-FAR_S = 1e6  # offset of the other machine's clock
 QUICK = replace(POLICIES["quick"], rounds=2)
-
-
-class RemoteWorker(Worker):
-    """A worker within this process that gets JSON and bytes, in a folder of its own."""
-
-    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
-        self._folder = folder
-        self.environment = environment
-        self._alive = True
-
-    def ready(self, timeout_s: float = 1.0) -> Greeting:
-        return Greeting(status="ready", version="9.9")
-
-    def post(self, job: Message, files: Files | None = None, *, fork: bool) -> None:
-        folder = JobFolder(self._folder / str(len(list(self._folder.iterdir()))), files or {})
-        there = json.loads(json.dumps(job)) | {"threads": 1, "folder": str(folder.path)}
-        reply = json.loads(json.dumps(jobs.run_job(Fake(), there)))
-        if window := reply.get("outcome", {}).get("window"):
-            reply["outcome"]["window"] = {**window, "began_s": window["began_s"] + FAR_S}
-        self._answer = Answer(reply, files=dict(folder.files()))
-
-    def collect(self, timeout_s: float) -> Answer:
-        return self._answer
-
-    @property
-    def alive(self) -> bool:
-        return self._alive
-
-    def close(self) -> None:
-        self._alive = False
-
-
-class Remote:
-    """A machine with another clock and another file system."""
-
-    can_alternate = False
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.started: list[RemoteWorker] = []
-        self.watched: list[str] = []
-        self.closed = False
-
-    def start(self, target: Target, environment: Mapping[str, str], threads: int = 0) -> Worker:
-        folder = self._folder / str(len(self.started))
-        folder.mkdir()
-        self.started.append(RemoteWorker(folder, environment))
-        return self.started[-1]
-
-    def spare_workers(self) -> int:
-        return 1
-
-    @contextmanager
-    def watch(self, case: Case) -> Iterator["Remote"]:
-        self.watched.append(case.id)
-        yield self
-
-    def turn_sampler(self, case: Case) -> TurnSampler:
-        raise NotImplementedError("its jobs cannot be stopped")
-
-    def with_telemetry(self, outcome: Measurement | Failure) -> Measurement | Failure:
-        return outcome
-
-    def close(self) -> None:
-        self.closed = True
 
 
 FAKE = Target(name="fake", backend="fake", python=sys.executable)
@@ -107,31 +34,6 @@ FAKE = Target(name="fake", backend="fake", python=sys.executable)
 
 def fake_case(**over: Any) -> Case:
     return a_case(**({"backend": "fake", "params": {"m": 512, "n": 512, "k": 512}} | over))
-
-
-@contextmanager
-def pool_on(remote: Remote) -> Iterator[WorkerPool]:
-    def transport(settings: Settings, code: UserCode | None) -> Remote:
-        return remote
-
-    with WorkerPool([FAKE], Settings(threads=1), sys.executable, transport=transport) as pool:
-        yield pool
-
-
-def test_a_run_uses_a_machine_only_through_the_transport(tmp_path: Path) -> None:
-    remote = Remote(tmp_path)
-    with pool_on(remote) as pool:
-        probes = pool.probe()
-        cases = (fake_case(), fake_case(mode="compile"))
-        info = a_run_info(probes=tuple(probes), plan=cases, policy=QUICK)
-        records = [record for _, record in recording.measure_rounds([pool], [info], RunObserver())]
-        profiles = list(recording.profile_cases(pool, records, lambda text: None))
-    assert [record.outcome.status for record in records] == ["ok"] * 4
-    assert {record.framework_version for record in records} == {"9.9"}
-    assert sorted(remote.watched) == sorted(case.id for case in cases * 2)
-    assert [profiled.outcome.status for profiled, _ in profiles] == ["ok"] * 2
-    assert all(json.loads(traces["trace.json"])["traceEvents"] for _, traces in profiles)
-    assert remote.closed
 
 
 def test_a_job_folder_has_the_given_files_and_returns_new_ones(tmp_path: Path) -> None:
