@@ -39,6 +39,7 @@ from tests.factories import (
     some_rounds,
 )
 
+NO_MEMORY, TRIED = Memory(bytes=None, reason="no statistics"), Memory(bytes=900, reason="tried in it")
 SPEED = [name for name in COLUMNS if name.startswith("latency") or name.endswith("_per_s")]
 
 
@@ -178,16 +179,8 @@ def test_contention_has_a_column() -> None:
         (a_measurement(compile_cache="warm"), "cold_s", "no round began with an empty compile cache"),
         (a_measurement(), "warm_s", "no process began with a warm compile cache"),
         (a_measurement(), "compilations", "not counted here"),
-        (
-            a_measurement(peak_device=Memory(bytes=None, reason="no statistics")),
-            "peak_device_bytes",
-            "no statistics",
-        ),
-        (
-            a_measurement(peak_device=Memory(bytes=9, reason="tried in it")),
-            "peak_device_bytes",
-            "tried in it",
-        ),
+        (a_measurement(peak_device=NO_MEMORY), "peak_device_bytes", "no statistics"),
+        (a_measurement(peak_device=TRIED), "peak_device_bytes", "tried in it"),
         (a_watched(), "energy_j", "this machine shows no RAPL counters"),
         (a_watched(), "items_per_j", "energy_j is not known"),
         (a_measurement(), "energy_j", "not measured"),
@@ -206,19 +199,14 @@ def test_columns_that_need_several_samples_have_values_with_enough() -> None:
 @pytest.mark.parametrize(
     ("outcomes", "columns"),
     [
-        (
-            [{"cold_s": 3.0}, {"cold_s": 1.0, "compile_cache": "warm"}, {"cold_s": 5.0}],
-            {"cold_s": 4.0, "warm_s": 1.0},
-        ),
+        ([{"cold_s": 4.0}, {"cold_s": 1.0, "compile_cache": "warm"}], {"cold_s": 4.0, "warm_s": 1.0}),
+        ([{"cold_s": 3.0}, {"cold_s": 5.0}], {"cold_s": 4.0}),
         ([{"compiled": 2, "graph_breaks": 3}] * 2 + [{}], {"compilations": 2, "graph_breaks": 3}),
         (
-            [{"peak_host": Memory(bytes=size, reason="no /proc" * (not size))} for size in (10, 30, None)],
+            [{"peak_host": memory} for memory in (Memory(bytes=10), Memory(bytes=30), NO_MEMORY)],
             {"peak_host_bytes": 30},
         ),
-        (
-            [{"peak_device": Memory(bytes=900, reason="tried in it")}, {"peak_device": Memory(bytes=100)}],
-            {"peak_device_bytes": 100},
-        ),
+        ([{"peak_device": TRIED}, {"peak_device": Memory(bytes=100)}], {"peak_device_bytes": 100}),
         ([{"relative_error": error} for error in (1e-7, 3e-7, None)], {"relative_error": 3e-7}),
     ],
 )

@@ -233,19 +233,11 @@ def test_a_trace_that_its_worker_cannot_read_is_read_by_another() -> None:
 @pytest.mark.parametrize(
     ("reply", "later_answer", "message"),
     [
-        (
-            {"recording": RECORDING},
-            Answer(None, JobEnd.CRASHED, "No module named jax"),
-            "reading its trace takes jax or tensorflow: No module named jax",
-        ),
+        ({"recording": RECORDING}, Answer(None, JobEnd.CRASHED, "no jax"), "takes jax or tensorflow: no jax"),
         ({"profile": {"status": "ok"}}, Answer(None), "cannot be read"),
         ({"nothing": 1}, Answer(None), "cannot be read"),
         ({"profile": asdict(replace(a_profile(), operators=()))}, Answer(None), "saw no operator"),
-        (
-            {"profile": asdict(a_profile(traces=("../lost.json",)))},
-            Answer(None),
-            "torch.profiler 2.13.0 left no ../lost.json",
-        ),
+        ({"profile": asdict(a_profile(traces=("../lost.json",)))}, Answer(None), "left no ../lost.json"),
     ],
 )
 def test_an_unusable_profile_is_a_reasoned_failure(reply: Any, later_answer: Answer, message: str) -> None:
@@ -293,10 +285,7 @@ def a_table(
         ("aten::native_batch_norm _MklNativeFusedBatchNormEx LayerNormalization MVN", Kind.NORMALISATION),
         ("wrapped_reduce-window MaxPoolGrad BiasAddGrad aten::sum Mean aten::_log_softmax", Kind.REDUCTION),
         ("transpose_copy_fusion aten::copy_ aten::to Reshape aten::fill_ ReorderInput", Kind.COPY),
-        (
-            "aten::add_ AddV2 multiply_subtract_fusion Relu convert_fusion Mul DequantizeLinear Eltwise",
-            Kind.ELEMENTWISE,
-        ),
+        ("aten::add_ AddV2 multiply_subtract_fusion Relu convert_fusion Mul Eltwise", Kind.ELEMENTWISE),
         ("ResourceApplyMomentum Optimizer.step#SGD.step aten::_foreach_add_", Kind.OPTIMIZER),
         ("ncclDevKernel_AllReduce_Sum all-gather.3", Kind.COMMUNICATION),
         ("aten::empty cudaLaunchKernel aten::normal_ simulated ReadVariableOp", Kind.OTHER),

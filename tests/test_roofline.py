@@ -49,6 +49,7 @@ def a_ceiling(quantity: str = "float32", rate: float = 1e12, **over: Any) -> Cei
 
 
 CEILINGS = (a_ceiling(rate=1e12), a_ceiling("memory", 1e10))
+ON_T4 = {"model": "Tesla T4", "case": {"device": "cuda:0", "dtype": Dtype.BFLOAT16}}
 
 
 def the_row(
@@ -119,33 +120,21 @@ def test_measured_ceilings_override_the_datasheet() -> None:
         ({"flops": 0}, "bound", "the work counts no FLOPs"),
         ({"bytes": 0}, "flops_per_byte", "the work counts no bytes"),
         ({"bytes": 0}, "bytes_of_datasheet", "the work counts no bytes"),
-        (
-            {"ceilings": ()},
-            "flops_of_ceiling",
-            "no ceiling of float32 was measured here: accelbench doctor --ceilings",
-        ),
-        (
-            {"ceilings": ()},
-            "roof",
-            "a roofline needs both peaks of the device, measured or from its datasheet",
-        ),
+        ({"ceilings": ()}, "flops_of_ceiling", "no ceiling of float32 was measured here: accelbench doctor"),
+        ({"ceilings": ()}, "roof", "a roofline needs both peaks of the device"),
         (
             {"run": {"settings": Settings(threads=1)}},
             "bytes_of_ceiling",
-            "the ceilings here are of 2 threads, not 1",
+            "the ceilings here are of 2 threads",
         ),
         ({}, "flops_of_datasheet", "no datasheet peak of Example CPU is known"),
-        (
-            {"model": "Tesla T4", "case": {"device": "cuda:0", "dtype": Dtype.BFLOAT16}},
-            "flops_of_datasheet",
-            "no datasheet peak of bfloat16 on Tesla T4 is known",
-        ),
+        (ON_T4, "flops_of_datasheet", "no datasheet peak of bfloat16 on Tesla T4 is known"),
     ],
 )
 def test_unknown_fields_have_a_reason(over: dict[str, Any], field: str, note: str) -> None:
     row = the_row(0.01, **over)
     assert row[field] is None
-    assert f"{field}: {note}" in row["notes"]
+    assert any(text.startswith(f"{field}: {note}") for text in row["notes"])
 
 
 def test_ceilings_are_those_of_the_device_and_of_the_machine_for_an_unnamed_cpu() -> None:

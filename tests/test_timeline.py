@@ -206,10 +206,7 @@ TWO = Placement(devices=2, strategy=Strategy.DATA_PARALLEL)
         ("ncclDevKernel_AllReduce_Sum_f32_RING_LL nccl:_reduce_scatter_base", True),
         ("all-reduce all-gather-start reduce-scatter all-to-all collective-permute psum ppermute", True),
         ("CollectiveReduceV2 CollectiveGatherV2 NcclAllReduce", True),
-        (
-            "aten::add_ broadcast broadcast_in_dim reduce reduce-window ReduceSum aten::copy_ gather scatter",
-            False,
-        ),
+        ("aten::add_ broadcast broadcast_in_dim reduce reduce-window aten::copy_ gather scatter", False),
         ("FSDP::all_gather DistributedDataParallel.forward select-and-scatter", False),
     ],
 )
