@@ -30,7 +30,7 @@ TESTS = (
     "ab", "acceptance", "asynchronous", "baselines", "bisection", "changed_work", "charts", "check",
     "checks_in_numpy", "compare",
     "conditions", "documents", "drift", "exporters", "float8", "gate", "graphs", "hardware",
-    "heats", "history", "hours", "layouts", "limits", "linear_growth", "measure",
+    "heats", "history", "hours", "layouts", "limits", "measure",
     "metrics", "parallel", "pipeline", "plan", "plausibility",
     "plausible", "plots", "profiles", "ranking", "ranks", "report",
     "roofline", "run_heat", "schedule", "session_variance", "short_names", "site",

@@ -1,7 +1,6 @@
 """Interleaved comparisons: parsing of sides, their measurement and their verdicts."""
 
 import json
-import math
 import os
 import shutil
 import subprocess
@@ -9,14 +8,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
 from inline_snapshot import snapshot
 
 from benchbench.analyse.digest import digest, with_partner_ids
-from benchbench.analyse.doubts import TimedProcess, fair_pairs, timed_process
 from benchbench.analyse.metrics import METRICS
 from benchbench.documents import comparison
 from benchbench.documents.run import report_document
@@ -24,7 +21,6 @@ from benchbench.errors import SuiteError, UsageError
 from benchbench.judging.case_tests import Confirmation, GatePolicy
 from benchbench.judging.check import Ending, check_interleaved, exit_code
 from benchbench.judging.comparison import compare_runs
-from benchbench.judging.pairs import is_beyond_doubt
 from benchbench.launch.project import UserCode
 from benchbench.machine.environment import usable_threads
 from benchbench.model.case import Case, Dtype, Status, Verdict
@@ -42,7 +38,6 @@ from tests.factories import (
     a_cost,
     a_failure,
     a_left_out,
-    a_measurement,
     a_probe,
     a_record,
     a_run,
@@ -243,24 +238,6 @@ def test_a_difference_beyond_any_doubt_is_decided(factor: float, noise: float, v
     confirmed = check_interleaved(calm_ref, calm_new, GatePolicy(metrics=METRICS[:1]), again)
     if factor > 1:
         assert confirmed.findings[0].verdict is verdict
-
-
-def test_equal_sides_that_warm_up_never_differ_beyond_doubt() -> None:
-    """Half of the processes begin up to ten times slower; most do not settle while they are timed."""
-    random = Random(7)
-
-    def process(noise: float) -> TimedProcess:
-        level, steady = math.exp(random.gauss(0, noise)), random.random() < 0.5
-        slower, lasting = random.uniform(0, 9), random.uniform(1, 200)
-        steps = [level * (1 + slower * math.exp(-number / lasting)) for number in range(20)]
-        return timed_process(a_measurement(block_s=tuple(steps), iterations=1, steady=steady))
-
-    decided = 0
-    for noise in (0.01, 0.1, 0.5):
-        for _ in range(200):
-            sides = [{number: process(noise) for number in range(5)} for _ in range(2)]
-            decided += is_beyond_doubt(fair_pairs(sides[0], sides[1], 3))
-    assert not decided
 
 
 def test_sides_may_differ_in_settings_but_not_in_work() -> None:

@@ -18,7 +18,7 @@ from benchbench.stats import deviation, mean, median, median_interval
 from benchbench.timing.policy import POLICIES
 from benchbench.timing.sampling import Samples, measure_steps
 from tests.script import Script
-from tests.test_linear_growth import calls
+from tests.test_summaries import calls
 
 DEFAULT = POLICIES["default"]
 

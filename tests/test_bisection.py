@@ -84,22 +84,6 @@ def test_equal_versions_have_no_difference(versions: int) -> None:
     assert ends[SearchEnd.NAMED] == 0
 
 
-@pytest.mark.real
-def test_the_larger_of_two_steps_is_named_and_the_other_reported() -> None:
-    all_scenes = scenes(64, (0.05, 0.05), 0.02, 30)
-    results = [simulate_search(scene, seed) for seed, scene in enumerate(all_scenes)]
-    spans = [result.span for result in results]
-    assert sum(result.end is SearchEnd.NAMED for result in results) >= 27
-    span_and_scene = zip(spans, all_scenes, strict=True)
-    assert sum(span is not None and span.last in scene.steps for span, scene in span_and_scene) >= 27
-    pairs = zip(results, all_scenes, strict=True)
-    with_second = [(result, scene) for result, scene in pairs if result.second]
-    assert len(with_second) >= 15
-    for result, scene in with_second:
-        assert result.second
-        assert any(result.second.first <= at <= result.second.last for at in scene.steps)
-
-
 @pytest.mark.parametrize("step", [STEP, -STEP])
 def test_exact_values_need_the_minimum_number_of_pairs(step: float) -> None:
     requests: list[NextPair] = []

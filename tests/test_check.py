@@ -38,6 +38,7 @@ from benchbench.model.measurement import Memory, Turn
 from benchbench.model.options import Inconclusive, Isolation, Rule
 from benchbench.model.run import Partner, Settings
 from tests.factories import (
+    VERSIONS,
     a_case,
     a_cost,
     a_digest,
@@ -673,14 +674,9 @@ def test_a_digest_has_what_a_comparison_needs() -> None:
         version="2.13.0",
         device_model="Model",
     )
-    expected = Digest(
-        id=run.info.id,
-        started=run.info.started,
-        version=run.info.version,
-        machine=run.info.machine,
-        settings=run.info.settings,
-        policy=run.info.policy,
-        frameworks={"torch": "2.13.0", "tensorflow": "2.21.0", "jax": "0.10.2"},
+    expected = a_digest(
+        [],
+        frameworks=VERSIONS,
         damaged=("line 3",),
         partner=info["partner"],
         commit="c0ffee",

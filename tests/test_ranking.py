@@ -16,14 +16,26 @@ from hypothesis import strategies as st
 
 from benchbench.analyse.doubts import NO_DOUBT, UNBOUNDED, Doubt, TimedProcess, doubt, fair_pairs
 from benchbench.documents.answers import answer
+from benchbench.documents.run import report_document
 from benchbench.judging.ranking import ALPHA, Contender, Standing, judge_records, judge_works, share_of
 from benchbench.model.measurement import Telemetry, Turn
-from benchbench.model.run import Policy
+from benchbench.model.run import Policy, Record
 from benchbench.stats import VariancePrior, discovery_level, robust_prior, variance_prior
 from benchbench.store.runs import read_run
 from benchbench.timing.policy import POLICIES, with_rounds
+from studies.neighbours import confident_rows
 from studies.ranking import LOOKS, ONE_UNLIKE, Cell, simulated, walks
-from tests.factories import a_case, a_failure, a_measurement, a_record, a_telemetry, a_watched, some_rounds
+from tests.factories import (
+    a_case,
+    a_failure,
+    a_measurement,
+    a_record,
+    a_run,
+    a_telemetry,
+    a_watched,
+    some_rounds,
+)
+from tests.rendering import rendered
 from tests.simulator import highest_rate
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -317,3 +329,33 @@ def test_cases_without_a_common_round_are_ordered_by_their_means() -> None:
     assert rival.log_ratio == pytest.approx(0.5)
     assert rival.rounds == 0
     assert verdict.standing is Standing.OPEN
+
+
+def records_of_two(telemetry: Telemetry | None, *seconds: float) -> list[Record]:
+    """Records of two backends; with telemetry, the second takes twice as long."""
+    torch, jax = a_case(), a_case(backend="jax", mode="jit")
+    if telemetry is None:
+        return [record for case in (torch, jax) for record in some_rounds(*seconds, case=case)]
+    return [
+        a_record(a_watched(telemetry, block_s=(10 * factor * s,) * 5), case=case, round=number)
+        for case, factor in ((torch, 1.0), (jax, 2.0))
+        for number, s in enumerate(seconds)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("records", "confident", "expected"),
+    [
+        (records_of_two(busy(2.0), 0.999e-3, 1e-3, 1.001e-3), 0, ("won", True)),  # equal contention
+        (records_of_two(None, 3.55e-3, 0.216, 0.213), 0, ("tied", False)),  # processes disagree equally
+        (records_of_two(None, 0.999e-3, 1e-3, 1.001e-3), 2, ("tied", False)),
+    ],
+)
+def test_every_number_of_a_disturbed_report_is_marked(
+    records: list[Record], confident: int, expected: tuple[str, bool]
+) -> None:
+    document = report_document(a_run(records))
+    assert len(confident_rows(document.data)) == confident
+    (work,) = document.data["works"]
+    assert (work["standing"], work["disturbed"]) == expected
+    assert ("other programs" in rendered(document).splitlines()[0]) == expected[1]

@@ -3,7 +3,7 @@
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,6 @@ from benchbench.launch.project import UserCode
 from benchbench.launch.transport import Transport, Worker
 from benchbench.launch.workers import Template, template_of
 from benchbench.machine.sampler import Watch
-from benchbench.model.case import Case
 from benchbench.model.device import Target
 from benchbench.model.measurement import Measurement
 from benchbench.model.options import MeasureOptions, from_keywords, parse_environment, parse_threads
@@ -93,27 +92,18 @@ def test_numbers_of_threads_are_comma_separated_text_or_integers() -> None:
             parse_threads([wrong])
 
 
-def test_each_number_of_threads_has_its_own_process() -> None:
+def test_each_number_of_threads_and_environment_has_its_own_process_and_caches() -> None:
     transport = LocalTransport(Settings(threads=5))
     torch = replace(FAKE, name="torch", backend="torch")
-    usual, two = (transport.scratch.environment(torch, Settings(threads=n)) for n in (5, 2))
+    environment = transport.scratch.environment
+    usual, two = (environment(torch, Settings(threads=n)) for n in (5, 2))
+    flagged = environment(torch, Settings(threads=5), {"XLA_FLAGS": "--x", "PYTHONPATH": "/elsewhere"})
     transport.close()
     assert (usual["OMP_NUM_THREADS"], two["OMP_NUM_THREADS"]) == ("5", "2")
-    assert usual["TORCHINDUCTOR_CACHE_DIR"] != two["TORCHINDUCTOR_CACHE_DIR"]
+    assert len({variables["TORCHINDUCTOR_CACHE_DIR"] for variables in (usual, two, flagged)}) == 3
+    assert (flagged["XLA_FLAGS"], flagged["PYTHONPATH"]) == ("--x", usual["PYTHONPATH"])
     case = a_case()
     assert template_of(replace(case, threads=2)) == template_of(case)._replace(threads=2)
-
-
-@pytest.mark.real
-def test_a_worker_gets_the_number_of_threads_of_its_case() -> None:
-    cases = [a_case(backend="fake", params={"m": 8, "n": 8, "k": 8}, threads=count) for count in (0, 1)]
-    started: Counter[Template] = Counter()
-    with WorkerPool([FAKE], Settings(threads=1), sys.executable, transport=counting(started)) as pool:
-        policy = replace(POLICIES["quick"], rounds=1)
-        info = a_run_info(plan=tuple(cases), policy=policy, probes=tuple(pool.probe()))
-        records = [record for _, record in recording.measure_rounds([pool], [info], RunObserver())]
-    assert {(record.case.threads, record.outcome.status) for record in records} == {(0, "ok"), (1, "ok")}
-    assert started == {template_of(case): 1 for case in cases}
 
 
 def test_the_cpus_of_its_threads_are_watched() -> None:
@@ -213,17 +203,21 @@ def test_an_impossible_variable_of_a_case_is_refused(environment: dict[str, str]
 
 
 @pytest.mark.real
-def test_a_case_sees_the_variables_of_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_case_gets_its_variables_and_its_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACCELBENCH_WORKLOADS", folder_with("surrounded"))
     plain = a_case(workload="surrounded", params={"size": 32}, backend="fake")
     cases = [plain, *(replace(plain, environment={"STEP_S": text}) for text in ("0.25", "0.5"))]
+    cases.append(replace(plain, threads=1))
     started: Counter[Template] = Counter()
     with WorkerPool([FAKE], Settings(threads=1), sys.executable, transport=counting(started)) as pool:
         policy = replace(POLICIES["quick"], rounds=2)
         info = a_run_info(plan=tuple(cases), policy=policy, probes=tuple(pool.probe()))
         records = [record for _, record in recording.measure_rounds([pool], [info], RunObserver())]
-    times = {case.id: times_of(case, records) for case in cases}
-    assert list(times.values()) == [{0.001}, {0.25}, {0.5}]
+    outcomes: dict[str, set[float]] = {case.id: set() for case in cases}
+    for record in records:
+        assert isinstance(record.outcome, Measurement)
+        outcomes[record.case.id] |= {round(step, 9) for step in record.outcome.steps_s}
+    assert list(outcomes.values()) == [{0.001}, {0.25}, {0.5}, {0.001}]
     # One template for each environment; the plain one also answered the probe. With virtual time they stay.
     assert started == {template_of(case): 1 for case in cases}
 
@@ -236,27 +230,6 @@ def counting(started: Counter[Template]) -> Callable[[Settings, UserCode | None]
             return super().start(target, environment, threads)
 
     return Counting
-
-
-def times_of(case: Case, records: Sequence[Record]) -> set[float]:
-    outcomes = [record.outcome for record in records if record.case.id == case.id]
-    return {
-        round(step, 9) for outcome in outcomes if isinstance(outcome, Measurement) for step in outcome.steps_s
-    }
-
-
-def test_each_environment_has_separate_compile_caches() -> None:
-    transport = LocalTransport(Settings(threads=1))
-    torch = replace(FAKE, name="torch", backend="torch")
-
-    def environment(**own_variables: str) -> dict[str, str]:
-        return transport.scratch.environment(torch, Settings(threads=1), own_variables)
-
-    plain, flagged = environment(), environment(XLA_FLAGS="--x", PYTHONPATH="/elsewhere")
-    assert flagged["XLA_FLAGS"] == "--x"
-    assert flagged["PYTHONPATH"] == plain["PYTHONPATH"]
-    assert flagged["TORCHINDUCTOR_CACHE_DIR"] != plain["TORCHINDUCTOR_CACHE_DIR"]
-    transport.close()
 
 
 @pytest.mark.parametrize("text", ["A-B=1", "=1", "A"])

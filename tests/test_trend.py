@@ -69,6 +69,11 @@ def test_a_step_is_located_between_two_runs() -> None:
     (data,) = json.loads(rendered(history_document([trend]), "json"))
     assert (data["changes"][0]["run"], data["changes"][0]["after_run"]) == ("run08", "run07")
     assert len(data["points"]) == 16
+    text = csv_file(history_document([trend]))["history.csv"].decode()
+    lines = list(csv.DictReader(io.StringIO(text)))
+    assert [row["run"] for row in lines] == [f"run{number:02d}" for number in range(16)]
+    assert [row["run"] for row in lines if row["change"]] == ["run08"]
+    assert float(lines[8]["change"]) == pytest.approx(1.1, rel=0.01)
     assert rendered(history_document([trend])) in (ROOT / "docs/history.md").read_text()
 
 
@@ -85,15 +90,6 @@ def test_too_few_runs_get_a_note_with_the_number_needed() -> None:
     assert note.endswith("accelbench report run00 --results mine")
     assert answer(2)[1].endswith("accelbench compare run00 run01 --results mine")
     assert answer(6) == ("no change in 1 case", "")
-
-
-def test_csv_has_every_point_and_marks_changes() -> None:
-    text = csv_file(history_document(trends(stepped(), LATENCY)))["history.csv"].decode()
-    lines = list(csv.DictReader(io.StringIO(text)))
-    assert [row["run"] for row in lines] == [f"run{number:02d}" for number in range(16)]
-    assert [row["run"] for row in lines if row["change"]] == ["run08"]
-    assert float(lines[8]["change"]) == pytest.approx(1.1, rel=0.01)
-    assert {row["case"] for row in lines} == {"gemm(m=64,n=64,k=64)/float32/eager@torch:cpu"}
 
 
 def test_an_unknown_case_name_is_refused_with_a_suggestion() -> None:
@@ -166,29 +162,21 @@ def test_changes_a_day_apart_are_one_event_and_a_week_apart_are_two() -> None:
 
 
 def test_changes_of_several_machines_or_directions_are_no_event() -> None:
+    def on(machine: int, trend: Trend) -> Trend:
+        points = tuple(replace(point, hardware=str(machine)) for point in trend.points)
+        return replace(trend, case=f"{trend.case} {machine}", points=points)
+
     def of(machine: int, case_trends: list[Trend]) -> list[Trend]:
-        return [
-            replace(
-                trend,
-                case=f"{trend.case} {machine}",
-                points=tuple(replace(point, hardware=str(machine)) for point in trend.points),
-            )
-            for trend in case_trends
-        ]
+        return [on(machine, trend) for trend in case_trends]
+
+    def turned(trend: Trend) -> Trend:
+        changes = tuple(replace(change, direction="faster") for change in trend.history.changes)
+        return replace(trend, history=replace(trend.history, changes=changes))
 
     two, slower = trends(stepping(8, 8), LATENCY), trends(stepping(8, 8, 8), LATENCY)
     assert shared_changes([*of(1, two), *of(2, two)]) == []
     assert len(shared_changes([*of(1, two), *of(1, two[:1]), *of(1, slower)])) == 1
-    faster = [
-        replace(
-            trend,
-            history=replace(
-                trend.history,
-                changes=tuple(replace(change, direction="faster") for change in trend.history.changes),
-            ),
-        )
-        for trend in two
-    ]
+    faster = [turned(trend) for trend in two]
     assert shared_changes([*of(1, two), *of(3, faster)]) == []
     mixed = [replace(trend, case=f"{trend.case} also") for trend in faster]
     assert shared_changes([*two, *mixed]) == []
@@ -200,17 +188,11 @@ def test_more_cases_need_a_clearer_change() -> None:
     (alone,) = trends([a_run_at(number, 1e-3 * value) for number, value in enumerate(noise)], LATENCY)
     (change,) = alone.history.changes
     cases = int(1e-3 / change.p) + 1
+    still = [
+        record for m in range(1, cases) for record in some_rounds(1e-3, 1e-3, case=a_case(params={"m": m}))
+    ]
     runs = [
-        numbered_run(
-            number,
-            [
-                record
-                for size in range(cases)
-                for record in some_rounds(
-                    *[1e-3 * (value if size == 0 else 1.0)] * 2, case=a_case(params={"m": size})
-                )
-            ],
-        )
+        numbered_run(number, [*some_rounds(*[1e-3 * value] * 2, case=a_case(params={"m": 0})), *still])
         for number, value in enumerate(noise)
     ]
     assert not any(trend.history.changes for trend in trends(runs, LATENCY))
@@ -264,8 +246,7 @@ def test_a_run_without_a_value_is_listed_with_the_reason() -> None:
     assert "processes disagree: 1.00, 10.0, 100 ms" in text
     assert [gap["run"] for gap in document.data[0]["missing"]] == ["run16", "run17"]
     (content,) = csv_file(document).values()
-    lines = list(csv.DictReader(io.StringIO(content.decode())))
-    assert len(lines) == 18
+    lines = csv.DictReader(io.StringIO(content.decode()))
     assert [line["run"] for line in lines if line["missing"]] == ["run16", "run17"]
 
 
@@ -459,23 +440,18 @@ def a_rank(block_s: float, entry_s: float) -> RankSamples:
 
 @pytest.mark.parametrize("metric", [metric.name for metric in METRICS])
 def test_a_point_has_the_number_that_a_report_has(metric: str) -> None:
+    energy, times, idle = (tuple(step * n for n in range(30)) for step in (9.0, 0.1, 0.0))
+    telemetry = a_telemetry(energy_j=energy, at_s=times, busy_s=idle, own_s=idle)
     run = a_run(
         [
             a_record(
                 a_watched(
-                    a_telemetry(
-                        energy_j=tuple(9.0 * n for n in range(30)),
-                        at_s=tuple(0.1 * n for n in range(30)),
-                        busy_s=(0.0,) * 30,
-                        own_s=(0.0,) * 30,
-                    ),
+                    telemetry,
                     length_s=3.0,
                     block_s=(0.01 * factor,) * 5,
                     cold_s=factor,
                     cost=a_cost(link_bytes=4096),
-                    ranks=tuple(
-                        a_rank(0.01 * part * factor, late) for part, late in ((0.9, 0.0), (1.0, 2e-6))
-                    ),
+                    ranks=(a_rank(0.009 * factor, 0.0), a_rank(0.01 * factor, 2e-6)),
                     compile_cache="warm" if metric == "warm_s" else "empty",
                     compiled=2,
                     graph_breaks=1,
