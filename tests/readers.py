@@ -61,30 +61,23 @@ def read_end(content: bytes, folder: Path) -> None:
     runs.read_run(folder)
 
 
-def read_baseline(content: bytes, folder: Path) -> None:
-    (folder / "s.json").write_bytes(content)
-    rendered(baselines_document({"main": {"machine": [read_session(folder / "s.json")]}}))
+def in_file(name: str, read_file: Callable[[Path], Any]) -> Read:
+    """A reader of a file of this name."""
+
+    def read(content: bytes, folder: Path) -> None:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(content)
+        read_file(folder / name)
+
+    return read
 
 
-def read_profile(content: bytes, folder: Path) -> None:
-    (folder / "artifacts").mkdir(exist_ok=True)
-    (folder / "artifacts/x.profile.json").write_bytes(content)
-    artifacts.read_profiles(folder)
+def show_baseline(path: Path) -> None:
+    rendered(baselines_document({"main": {"machine": [read_session(path)]}}))
 
 
-def read_suite(content: bytes, folder: Path) -> None:
-    (folder / "x.toml").write_bytes(content)
-    load_suite(str(folder / "x.toml"))
-
-
-def read_config(content: bytes, folder: Path) -> None:
-    (folder / "accelbench.toml").write_bytes(content)
-    load_config(folder / "accelbench.toml")
-
-
-def read_import(content: bytes, folder: Path) -> None:
-    (folder / "x.json").write_bytes(content)
-    for record in import_files([folder / "x.json"]).records:
+def show_import(path: Path) -> None:
+    for record in import_files([path]).records:
         show(codec.decode(codec.encode(record)))
 
 
@@ -181,11 +174,17 @@ READERS: dict[str, tuple[Read, list[bytes]]] = {
     "record": (read_record, [codec.to_json(record) for record in RECORDS]),
     "head": (read_head, [codec.to_json(a_run_info())]),
     "end": (read_end, [codec.to_json(runs.End(records=3))]),
-    "baseline": (read_baseline, [encode_session(digest(a_run(some_rounds(1e-3, 1.1e-3), id="s")))]),
-    "profile": (read_profile, list(artifacts.profile_files(a_profiled(), {})[1].values())),
-    "suite": (read_suite, [SUITE]),
-    "config": (read_config, [CONFIG]),
-    "import": (read_import, [json.dumps(IMPORT).encode()]),
+    "baseline": (
+        in_file("s.json", show_baseline),
+        [encode_session(digest(a_run(some_rounds(1e-3, 1.1e-3), id="s")))],
+    ),
+    "profile": (
+        in_file("artifacts/x.profile.json", lambda path: artifacts.read_profiles(path.parents[1])),
+        list(artifacts.profile_files(a_profiled(), {})[1].values()),
+    ),
+    "suite": (in_file("x.toml", lambda path: load_suite(str(path))), [SUITE]),
+    "config": (in_file("accelbench.toml", load_config), [CONFIG]),
+    "import": (in_file("x.json", show_import), [json.dumps(IMPORT).encode()]),
     "fleet": (read_fleet, [FLEET_LINES, FLEET_LINES.partition(b"\n")[0]]),
     "rank": (
         read_rank,

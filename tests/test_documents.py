@@ -19,7 +19,6 @@ from rich.cells import cell_len
 from benchbench.analyse.digest import digest
 from benchbench.analyse.metrics import METRICS, metric_named
 from benchbench.analyse.pricing import Prices
-from benchbench.analyse.roofline import Ceiling
 from benchbench.choosing.choice import compare_hardware
 from benchbench.cli import formats
 from benchbench.diagnosis.checks import Finding, Level
@@ -75,14 +74,11 @@ from tests.factories import (
 from tests.program import accelbench
 from tests.rendering import TEXTS, commands_in, rendered
 from tests.test_architecture import ROOT
+from tests.test_roofline import a_ceiling
 
 LATENCY = metric_named("latency_s")
 Make = Callable[[str, Path], Document]
 BuildDocument = Callable[[str, str], Document]
-
-
-def the_report(name: str, _: Path) -> Document:
-    return report_document(a_hostile_run(name))
 
 
 def the_comparison(name: str, _: Path) -> Document:
@@ -126,11 +122,6 @@ def the_findings(name: str, _: Path) -> Document:
         for level in Level
     ]
     return findings_document(findings)
-
-
-def the_ceilings(name: str, _: Path) -> Document:
-    rate = Ceiling(device=name, threads=2, quantity="memory", rate=1e10, case=name, measured=name)
-    return ceilings_document([rate], [name])
 
 
 def the_history(name: str, _: Path) -> Document:
@@ -194,35 +185,16 @@ def a_list(subject: str) -> Document:
     return list_document(subject)
 
 
-def the_devices(name: str, _: Path) -> Document:
-    return devices_document([a_probe(version=name, missing=(("cuda", name),))])
-
-
-def the_plan(name: str, _: Path) -> Document:
-    return plan_document(a_run_info(plan=(a_case(),), left_out=(a_left_out(reason=name),)))
-
-
-def the_environments(name: str, _: Path) -> Document:
-    state = EnvironmentState(name="torch@old", backend="torch", record=None, health="incomplete", reason=name)
-    return environments_document([state])
-
-
-def the_baselines(name: str, _: Path) -> Document:
-    return baselines_document({name: {"machine": [digest(a_hostile_run(name))]}})
-
-
-def the_baseline(name: str, _: Path) -> Document:
-    return baseline_document(name, {"machine": [digest(a_hostile_run(name))]}, LATENCY)
-
-
 DOCUMENTS: dict[str, Make] = {
-    "report": the_report,
+    "report": lambda name, _: report_document(a_hostile_run(name)),
     "compare": the_comparison,
     "check": the_check,
     "profile": the_profile,
     "profile of two": the_difference,
     "doctor": the_findings,
-    "doctor --ceilings": the_ceilings,
+    "doctor --ceilings": lambda name, _: ceilings_document(
+        [a_ceiling(device=name, case=name, measured=name)], [name]
+    ),
     "history": the_history,
     "bisect": the_bisection,
     "hardware": the_hardware,
@@ -231,11 +203,15 @@ DOCUMENTS: dict[str, Make] = {
     "list suites": lambda _name, _results: a_list("suites"),
     "list metrics": lambda _name, _results: a_list("metrics"),
     "list runs": the_runs,
-    "devices": the_devices,
-    "run --dry-run": the_plan,
-    "env list": the_environments,
-    "baseline list": the_baselines,
-    "baseline show": the_baseline,
+    "devices": lambda name, _: devices_document([a_probe(version=name, missing=(("cuda", name),))]),
+    "run --dry-run": lambda name, _: plan_document(a_run_info(left_out=(a_left_out(reason=name),))),
+    "env list": lambda name, _: environments_document(
+        [EnvironmentState(name="x@old", backend="x", record=None, health="incomplete", reason=name)]
+    ),
+    "baseline list": lambda name, _: baselines_document({name: {"machine": [digest(a_hostile_run(name))]}}),
+    "baseline show": lambda name, _: baseline_document(
+        name, {"machine": [digest(a_hostile_run(name))]}, LATENCY
+    ),
 }
 every_document = pytest.mark.parametrize("verb", DOCUMENTS)
 

@@ -56,18 +56,10 @@ OWN_COMMANDS = ("::error title=", "::warning title=", "::notice title=")
 COMMANDS = ["::add-mask::x", "a\n::error::x", "##[add-mask]x", "##vso[task.x]"]  # of CI services
 CLOSING = "--><script>alert(1)</script><!--"  # a comment
 HOSTILE = [
-    *("[red]markup[/red]", "[/red]", ":smile:", "a|b|c", "`code`"),
-    "**bold** __bold__ _it_ ~~gone~~",
+    *("[red]markup[/red]", "[/red]", "a|b|c", "`code`", "**bold** _it_"),
     "[link](http://example.com) ![image](http://example.com/x.png)",
-    "[ref]: http://example.com",
-    "https://example.com www.example.com someone@example.com",
-    "@someone #1 GH-1",
     "<script>alert(1)</script><img src=x onerror=alert(1)>",
-    "</td> &amp; &#64;someone",
-    "back\\slash \\| \\`",
-    "\x1b]0;title\x07\x1b[31mred",
-    "\u202egnp.exe",
-    "line\nbreak\r\n::error::x",
+    *("\x1b]0;title\x07\x1b[31mred", "\u202egnp.exe", "line\nbreak\r\n::error::x"),
     *(r"$\frac{$", "$x$ and $y$", "=cmd()", "+1", "-1", "@sum", "\t=1", "\r=1", "数字 😀", ""),
 ]
 

@@ -21,7 +21,6 @@ from tests.factories import a_case, a_failure, a_left_out, a_probe, a_record, a_
 
 CPU = Device(name="cpu", device_class=DeviceClass.CPU, model="a CPU")
 GPU0 = Device(name="cuda:0", device_class=DeviceClass.ACCELERATOR, model="a GPU")
-GPU1 = Device(name="cuda:1", device_class=DeviceClass.ACCELERATOR, model="a GPU")
 SQUARES = Entry(
     workload="gemm", cpu=[{"m": [8, 16], "n": 4, "k": 4}], accelerator=[{"m": 512, "n": 512, "k": 512}]
 )
