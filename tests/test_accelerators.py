@@ -17,20 +17,11 @@ from benchbench.backends.torch import CudaSession, Torch
 from benchbench.model.case import Case, Dtype
 from benchbench.model.measurement import Memory
 from benchbench.model.note import NoteKind
-from benchbench.model.run import Settings
 from benchbench.timing.policy import ACCELERATOR_S, POLICIES
 from benchbench.worker.case import TRIALS_IN_PEAK, measure_case
 from benchbench.workloads.base import Draw
 from tests.factories import a_case, a_job
 from tests.tiny import NAMES, tiny
-
-
-@pytest.mark.parametrize(
-    ("backend", "name", "value"),
-    [(Jax(), "XLA_PYTHON_CLIENT_PREALLOCATE", "false"), (TensorFlow(), "TF_FORCE_GPU_ALLOW_GROWTH", "true")],
-)
-def test_frameworks_allocate_gpu_memory_on_demand(backend: Any, name: str, value: str) -> None:
-    assert backend.environment(Settings(threads=1), "cache")[name] == value
 
 
 def test_tensorflow_on_the_cpu_hides_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:

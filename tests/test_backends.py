@@ -567,9 +567,20 @@ def test_a_memory_peak_of_jax_is_known_only_if_it_exceeds_earlier_peaks(
     assert session.peak_device().bytes == (after if is_known else None)
 
 
-@pytest.mark.parametrize("backend", [Torch(), TensorFlow(), Jax()])
-def test_threads_reach_every_backend_before_it_starts(backend: Any) -> None:
-    assert "3" in backend.environment(Settings(threads=3), "cache").values()
+@pytest.mark.parametrize(
+    ("backend", "variables"),
+    [
+        (Torch(), {}),
+        (TensorFlow(), {"TF_FORCE_GPU_ALLOW_GROWTH": "true"}),  # memory is allocated on demand
+        (Jax(), {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}),
+    ],
+)
+def test_threads_and_allocation_are_set_before_a_backend_starts(
+    backend: Backend, variables: dict[str, str]
+) -> None:
+    environment = backend.environment(Settings(threads=3), "cache")
+    assert "3" in environment.values()
+    assert variables.items() <= environment.items()
 
 
 BROKEN = {

@@ -61,13 +61,6 @@ def test_attention_of_networks_in_16_bits_uses_cudnn(monkeypatch: pytest.MonkeyP
     assert notes == ["attention is cuDNN's fused kernel"]
 
 
-@pytest.mark.parametrize("name", ["gpt2_train", "llama_prefill", "bert_base_infer"])
-def test_attention_in_float32_uses_xla_with_a_note(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    text, (text_of_note,) = Gpu(monkeypatch, "9.0").lowered(tiny(name), Dtype.FLOAT32)
-    assert FORWARD not in text
-    assert "in 16 bits, not in float32" in text_of_note
-
-
 @pytest.mark.parametrize(
     ("work", "dtype", "capability", "reason"),
     [

@@ -119,20 +119,21 @@ def test_a_model_is_compiled_with_the_settings_of_the_case(
 
 
 @pytest.mark.parametrize(
-    ("dtype", "computes"),
-    [(Dtype.BFLOAT16, "f32"), (Dtype.FLOAT16, "f32"), (Dtype.FLOAT16, "bf16"), (Dtype.FLOAT32, "bf16")],
+    ("dtype", "engine", "operator", "computes"),
+    [
+        (Dtype.BFLOAT16, Engine("f32"), "", "f32"),
+        (Dtype.FLOAT16, Engine("f32"), "", "f32"),
+        (Dtype.FLOAT16, Engine("bf16"), "", "bf16"),
+        (Dtype.FLOAT32, Engine("bf16"), "", "bf16"),
+        (Dtype.BFLOAT16, Engine("bf16", products="f32"), "for FullyConnected on", "f32"),
+    ],
 )
 def test_an_unavailable_precision_is_refused_if_openvino_uses_another(
-    monkeypatch: pytest.MonkeyPatch, dtype: Dtype, computes: str
+    monkeypatch: pytest.MonkeyPatch, dtype: Dtype, engine: Engine, operator: str, computes: str
 ) -> None:
-    reason = f"no kernels in {dtype} for this CPU: it would compute in {computes}"
+    reason = f"{dtype} {operator or 'for'} this CPU: it would compute in {computes}"
     with pytest.raises(Unsupported, match=reason):
-        compiled_on(Engine(computes), dtype, monkeypatch)
-
-
-def test_a_product_in_another_precision_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(Unsupported, match="bfloat16 for FullyConnected on this CPU: it would compute in f32"):
-        compiled_on(Engine("bf16", products="f32"), Dtype.BFLOAT16, monkeypatch)
+        compiled_on(engine, dtype, monkeypatch)
 
 
 # The message of version 2026.4 for a model with Dropout.

@@ -147,27 +147,21 @@ def test_no_process_is_stopped_with_work_in_flight(tmp_path: Path) -> None:
     assert max(seen["stops"]) <= 0
 
 
-def test_a_full_memory_and_a_lost_device_cost_only_their_cases(tmp_path: Path) -> None:
-    full, free = run_gemm(tmp_path, "-d", "toy", "--env", "TOY_BYTES=40000,400000", code=4)
-    assert full["status"] == "out_of_memory"
-    assert "toy: out of memory" in full["message"]
-    assert free["status"] == "ok"
-    lost, fit = run_gemm(tmp_path, "-d", "toy", "--env", "TOY_LOST=20,0", code=4)
-    assert lost["status"] == "failed"
-    assert "toy: the device is lost" in lost["message"]
-    assert fit["status"] == "ok"
-
-
-def test_a_device_that_hangs_costs_only_its_case(tmp_path: Path) -> None:
-    hung, fit = run_gemm(tmp_path, "-d", "toy", "--env", "TOY_HUNG=20,0", "--timeout", "20", code=4)
-    assert hung["status"] == "timeout"
-    assert fit["status"] == "ok"
-
-
-def test_a_product_with_fewer_bits_than_its_dtype_is_no_result(tmp_path: Path) -> None:
-    (row,) = run_gemm(tmp_path, "-d", "toy", "--env", "TOY_COARSE=1", code=4)
-    assert row["status"] == "failed"
-    assert "the device multiplies in fewer bits" in row["message"]
+@pytest.mark.parametrize(
+    ("variables", "status", "message"),
+    [
+        ("TOY_BYTES=40000,400000", "out_of_memory", "toy: out of memory"),
+        ("TOY_LOST=20,0", "failed", "toy: the device is lost"),
+        ("TOY_HUNG=20,0", "timeout", ""),
+        ("TOY_COARSE=1,0", "failed", "the device multiplies in fewer bits"),
+    ],
+)
+def test_a_fault_of_the_device_costs_only_its_case(
+    tmp_path: Path, variables: str, status: str, message: str
+) -> None:
+    faulty, sound = run_gemm(tmp_path, "-d", "toy", "--env", variables, "--timeout", "20", code=4)
+    assert (faulty["status"], sound["status"]) == (status, "ok")
+    assert message in faulty["message"]
 
 
 def test_a_mode_without_a_compiler_for_the_device_is_unsupported(tmp_path: Path) -> None:

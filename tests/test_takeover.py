@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
@@ -43,13 +43,8 @@ def shared() -> Iterator[Path]:
 
 def as_user(user: int, act: Callable[[], Any]) -> int:
     """The id of a process of that user that runs `act` and ends with code 0."""
-    pid = os.fork()
-    if pid == 0:
-        _act_as(user, act)
-    return pid
-
-
-def _act_as(user: int, act: Callable[[], Any]) -> NoReturn:
+    if pid := os.fork():
+        return pid
     code = 1
     try:
         os.setgroups([])

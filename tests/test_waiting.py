@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from benchbench.backends.jax import Jax
+from benchbench.backends.torch import Torch
 from benchbench.errors import Unsupported
+from benchbench.model.case import Dtype
 from benchbench.model.note import NoteKind
 from benchbench.timing.policy import POLICIES
 from benchbench.worker.call import measure_call
@@ -17,8 +19,6 @@ from benchbench.worker.call import measure_call
 @pytest.mark.real
 def test_torch_refuses_results_on_meta_devices() -> None:
     torch = pytest.importorskip("torch")
-    from benchbench.backends.torch import Torch
-
     with pytest.raises(Unsupported, match="meta"):
         Torch().attach(None, torch.empty(2, device="meta"))
 
@@ -42,9 +42,6 @@ def test_arrays_of_jax_inside_an_object_are_waited_for(monkeypatch: pytest.Monke
 @pytest.mark.real
 def test_a_case_whose_output_is_on_another_device_is_unsupported() -> None:
     torch = pytest.importorskip("torch")
-    from benchbench.backends.torch import Torch
-    from benchbench.model.case import Dtype
-
     session = Torch().open("cpu", Dtype.FLOAT32, "eager", 1)
     session.refuse_unwaited(torch.zeros(2))
     with pytest.raises(Unsupported, match="meta"):
@@ -54,8 +51,6 @@ def test_a_case_whose_output_is_on_another_device_is_unsupported() -> None:
 @pytest.mark.real
 def test_lazy_outputs_are_unsupported() -> None:
     torch = pytest.importorskip("torch")
-    from benchbench.backends.torch import Torch
-    from benchbench.model.case import Dtype
 
     class Dispatching(torch.Tensor):  # type: ignore[misc, name-defined]
         @classmethod

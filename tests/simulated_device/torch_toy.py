@@ -8,7 +8,7 @@ These variables change it:
 - TOY_BYTES: the size of its memory;
 - TOY_LOST: the number of operators after which the device is lost;
 - TOY_HUNG: the number of operators after which the device never finishes;
-- TOY_COARSE: products are computed in bfloat16;
+- TOY_COARSE: if it is 1, products are computed in bfloat16;
 - TOY_QUEUES: a folder, in which each process writes the time at which its queue is empty.
 """
 
@@ -188,7 +188,7 @@ def execute(operator: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 
 def _is_coarse(name: str) -> bool:
-    return name in PRODUCTS and "TOY_COARSE" in os.environ
+    return name in PRODUCTS and os.environ.get("TOY_COARSE") == "1"
 
 
 def _product(operator: Any, args: Any) -> torch.Tensor:
