@@ -34,7 +34,7 @@ TESTS = (
     "metrics", "parallel", "pipeline", "plan", "plausibility",
     "plausible", "plots", "profiles", "ranking", "ranks", "report",
     "roofline", "run_heat", "schedule", "session_variance", "short_names", "site",
-    "stats", "suite", "summaries", "threads", "time_left", "timed_mutants", "tolerance", "trend",
+    "suite", "summaries", "threads", "time_left", "timed_mutants", "tolerance", "trend",
     "update", "validating", "variance", "verification",
 )  # fmt: skip
 # Processes that tests start cannot find the settings of mutmut, so they must not record anything.

@@ -36,7 +36,6 @@ from benchbench.store import runs
 from tests.factories import (
     a_case,
     a_cost,
-    a_failure,
     a_left_out,
     a_probe,
     a_record,
@@ -296,16 +295,6 @@ def test_an_interrupted_side_is_marked_in_its_report_and_in_comparisons() -> Non
     result = compare_runs(a, b)
     facts_shown = comparison.comparison_document(result, result.verdicts).facts
     assert "interrupted, or still being measured: new" in facts_shown
-
-
-def test_failing_baseline_code_does_not_pass() -> None:
-    failing, working = [a_record(a_failure())], rounds_of(1.0)
-    ref, new = map(digest, partners(failing, working, [(EAGER, EAGER)]))
-    gate = check_interleaved(ref, new, RULES)
-    assert gate.findings[0].verdict is Verdict.INCOMPARABLE
-    assert gate.findings[0].reason == snapshot("the baseline's code: crashed: worker killed by signal 11")
-    ref, new = map(digest, partners(working, failing, [(EAGER, EAGER)]))
-    assert exit_code(check_interleaved(ref, new, RULES)) == Ending.FAILED.code
 
 
 @pytest.fixture

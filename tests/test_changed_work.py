@@ -220,9 +220,8 @@ def test_a_case_with_different_arrays_is_incomparable_in_a_check() -> None:
     for side, status in ((ref, Status.INCOMPARABLE), (new, Status.SKIPPED)):
         assert side.info.partner
         side.info.partner.cases[other_case.id] = other_case.id
-        object.__setattr__(
-            side.info, "left_out", (a_left_out(case=other_case, status=status, reason=reason),)
-        )
+        left_out = (a_left_out(case=other_case, status=status, reason=reason),)
+        object.__setattr__(side.info, "left_out", left_out)
     result = check_interleaved(digest(ref), digest(new), RULES)
     verdicts = {finding.case: (finding.verdict, finding.reason) for finding in result.findings}
     assert verdicts[other_case.id] == (Verdict.INCOMPARABLE, reason)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
 from benchbench import api
-from benchbench.analyse.pricing import FIELDS, Prices, case_price, parse_prices, valid_prices
+from benchbench.analyse.pricing import FIELDS, Prices, parse_prices, valid_prices
 from benchbench.analyse.rows import flatten, rows
 from benchbench.choosing.choice import (
     Aim,
@@ -515,17 +515,6 @@ def test_a_row_of_several_devices_has_the_price_of_all() -> None:
     fields = flatten(row)
     assert fields["price_per_hour"] == 1.0
     assert fields["items_per_cost"] == pytest.approx(3 / 1e-3 * 3600 / 1.0)
-
-
-@given(
-    st.floats(min_value=1e-3, max_value=1e12), st.floats(min_value=1e-6, max_value=1e6), st.integers(2, 100)
-)
-def test_items_are_inversely_proportional_to_the_price(rate: float, price: float, times: int) -> None:
-    once = case_price(rate, "x", Prices(currency="EUR", per_hour={"x": price}), 1)
-    dearer = case_price(rate, "x", Prices(currency="EUR", per_hour={"x": price * times}), 1)
-    assert once.items_per_cost
-    assert dearer.items_per_cost
-    assert once.items_per_cost == pytest.approx(times * dearer.items_per_cost)
 
 
 def test_command_line_prices_override_the_file() -> None:

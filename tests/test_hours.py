@@ -137,24 +137,19 @@ def test_the_command_repeats_the_options_of_the_newer_run_for_both_sides(
     assert compared_runs.compared == 0 or fact in facts(compared_runs)
 
 
-def test_only_measuring_options_are_repeated() -> None:
-    assert measuring_words(("--quick", "--profile", "-w", "gemm", "--rounds=7", "--out", "a.html", "-v")) == (
-        "--quick", "-w", "gemm", "--rounds=7",
-    )  # fmt: skip
-    assert measuring_words(("-b",)) == ("-b", "")
-
-
 @pytest.mark.parametrize(
     ("typed", "words"),
     [
+        ("--quick --profile -w gemm --rounds=7 --out a.html -v", "--quick -w gemm --rounds=7"),
         ("conv --quick", "--suite conv --quick"),
         ("--results r my.py:Net -b torch", "--model my.py:Net -b torch"),
         ("--profile hello --format json", "--suite hello"),
         ("-wgemm -b torch", "-wgemm -b torch"),
     ],
 )
-def test_positional_arguments_are_repeated_as_options(typed: str, words: str) -> None:
+def test_only_measuring_words_are_repeated_as_options(typed: str, words: str) -> None:
     assert measuring_words(typed.split()) == tuple(words.split())
+    assert measuring_words(("-b",)) == ("-b", "")
 
 
 def test_every_run_option_without_a_value_is_known() -> None:

@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -93,13 +94,6 @@ def test_common_rounds_come_first() -> None:
     assert cases_of_round(FIVE, 4, pending, [], 0.0) == pending
 
 
-class Blind:
-    """An observer that sees nothing."""
-
-    def with_telemetry(self, outcome: Any) -> Any:
-        return outcome
-
-
 class Scripted:
     """A pool whose cases take the given seconds of virtual time; None is a failure."""
 
@@ -128,7 +122,7 @@ class Scripted:
         return False
 
     def watch(self, case: Case) -> Any:
-        return nullcontext(Blind())
+        return nullcontext(SimpleNamespace(with_telemetry=lambda outcome: outcome))
 
     def run_case(self, case: Case, job: Any, *, after_hang: bool = False) -> tuple[Answer, str]:
         self.now_s += 10.0

@@ -38,7 +38,6 @@ from benchbench.store.disk import start_time
 from studies.sessions import (
     CASES,
     PROCESSES,
-    against_sessions,
     alike,
     heavy,
     partners,
@@ -142,19 +141,6 @@ def test_only_sessions_skewed_to_slow_are_detected_as_skewed(days: int) -> None:
     assert all(variance.heavy_tails for variance in variances_of([drawing.tolist() for drawing in drawings]))
     moments_of = [[moments(values) for values in (-drawing).tolist()] for drawing in drawings]
     assert not any(symmetry_p(cases, 0.0) < 0.5 for cases in moments_of)
-
-
-@given(st.lists(st.floats(-1, 1), min_size=5, max_size=30, unique=True))
-def test_the_skewness_equals_that_of_scipy(values: list[float]) -> None:
-    assume(np.std(values) > 1e-3)
-    assert moments(values).skewness == pytest.approx(oracle.skew(values), rel=1e-6, abs=1e-6)
-
-
-@pytest.mark.parametrize("metric", ["latency_s", "items_per_s"])
-def test_the_worse_side_of_a_time_and_of_a_rate_is_the_skewed_one(metric: str) -> None:
-    suite = next(suites(np.random.default_rng(4), 10, partial(skewed, spread=0.02), 1.0))
-    result = decide(suite.sessions, suite.run, GatePolicy(metrics=(metric_named(metric),)))
-    assert all(finding.heavy_tails for finding in result.findings)
 
 
 @pytest.mark.parametrize(("metric", "sign"), [("latency_s", 1), ("items_per_s", -1)])
@@ -275,12 +261,6 @@ def test_checks_that_share_the_variance_rarely_fail_unchanged_suites(
     failed, not_passed = rates(FIRST, sessions, weather, count, (1.0,))[:2]
     assert failed <= highest_rate(0.05, count)
     assert not_passed <= highest_rate(0.1, count)
-
-
-def test_slowdown_against_heavy_tails_is_advised_to_be_measured_interleaved() -> None:
-    drawn_suites = suites(np.random.default_rng(3), 10, partial(heavy, spread=0.02), 1.2)
-    verdicts = [verdict for _ in range(12) for verdict in against_sessions(next(drawn_suites), POLICY)[:3]]
-    assert verdicts.count(Verdict.PROVISIONAL) / len(verdicts) >= 0.6
 
 
 @pytest.mark.real
