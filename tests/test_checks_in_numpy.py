@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from itertools import repeat
 from types import SimpleNamespace
@@ -52,20 +53,18 @@ class Mutable(FakeSession):
             array[:] = value
 
 
-def check(
+def opened(
     work: Workload, job: dict[str, Any], dtype: Dtype = Dtype.FLOAT32, *, mutable: bool = False
-) -> None:
-    """Check a case after timing, as its process does."""
+) -> OpenCase:
+    """A case as its process has it, before timing."""
     backend, session = Fake(), (Mutable if mutable else FakeSession)("cpu", dtype)
-    runner = build(backend, session, work, dtype)
     job = {"case": {"dtype": str(dtype)}, "warm": False} | job
-    check_other_inputs(OpenCase(backend, job, a_case(dtype=dtype), work, session, runner))
+    return OpenCase(backend, job, a_case(dtype=dtype), work, session, build(backend, session, work, dtype))
 
 
-def job_of(work: Workload, *, warm: bool) -> dict[str, Any]:
-    """The fields of a job that the checks read."""
-    fields = asdict(reference(work, Dtype.FLOAT32))
-    return {"reference": fields, "warm": warm, "case": {"dtype": "float32"}}
+def check(work: Workload, job: dict[str, Any], dtype: Dtype = Dtype.FLOAT32) -> None:
+    """Check a case after timing."""
+    check_other_inputs(opened(work, job, dtype))
 
 
 # Products
@@ -95,10 +94,14 @@ def product(change: Change = lambda c, _a, _b: c, *, has_samples: bool = False) 
     return Product(6, 33, 65)
 
 
-def check_product(work: Gemm, *, processes: int = 1, mutable: bool = False, warm: bool = False) -> None:
+def opened_product(work: Gemm, *, mutable: bool = False, warm: bool = False) -> OpenCase:
     job = {"reference": asdict(reference(work, Dtype.FLOAT32)), "warm": warm}
+    return opened(work, job, mutable=mutable)
+
+
+def check_product(work: Gemm, *, processes: int = 1, mutable: bool = False, warm: bool = False) -> None:
     for _ in range(processes):
-        check(work, job, mutable=mutable)
+        check_other_inputs(opened_product(work, mutable=mutable, warm=warm))
 
 
 @pytest.mark.parametrize("mutable", [False, True])
@@ -150,28 +153,19 @@ def test_a_wrong_product_is_found(change: Change) -> None:
 
 
 def test_an_output_that_was_computed_before_is_found() -> None:
-    work = product(first_output())
-    backend, session = Fake(), FakeSession("cpu", Dtype.FLOAT32)
-    runner = build(backend, session, work, Dtype.FLOAT32)
-    opened = OpenCase(backend, job_of(work, warm=False), a_case(), work, session, runner)
-    verify_output(opened, runner.step())  # right before timing
+    case = opened_product(product(first_output()))
+    verify_output(case, case.runner.step())  # right before timing
     with pytest.raises(WrongResult, match="of other inputs"):
-        check_other_inputs(opened)
+        check_other_inputs(case)
 
 
 @pytest.mark.parametrize("warm", [False, True])
 def test_an_output_cached_by_address_is_found_if_arrays_can_be_overwritten(*, warm: bool) -> None:
     for mutable in (False, True):
-        work = product(cached_by_address())
-        backend, session = Fake(), (Mutable if mutable else FakeSession)("cpu", Dtype.FLOAT32)
-        runner = build(backend, session, work, Dtype.FLOAT32)
-        opened = OpenCase(backend, job_of(work, warm=warm), a_case(), work, session, runner)
-        runner.step()
-        if mutable:
-            with pytest.raises(WrongResult, match="of other inputs"):
-                check_other_inputs(opened)
-        else:
-            check_other_inputs(opened)
+        case = opened_product(product(cached_by_address()), mutable=mutable, warm=warm)
+        case.runner.step()
+        with pytest.raises(WrongResult, match="of other inputs") if mutable else nullcontext():
+            check_other_inputs(case)
 
 
 @pytest.mark.parametrize(
@@ -198,12 +192,9 @@ def test_rows_may_differ_from_their_projection_by_six_tolerances(factor: float, 
         expected[row] -= factor * 6 * 1e-3 * norm
         ours = verify.Reference(expected={}, tolerance={"output": 1e-3}, others={})
         session = cast(Any, FakeSession("cpu", Dtype.FLOAT32))
-        if is_right:
+        with nullcontext() if is_right else pytest.raises(WrongResult) as wrong:
             check_projection(values, Projection(signs, expected), session, ours)
-        else:
-            with pytest.raises(WrongResult) as wrong:
-                check_projection(values, Projection(signs, expected), session, ours)
-            assert wrong.value.error == pytest.approx(factor * 6e-3)
+        assert wrong is None or wrong.value.error == pytest.approx(factor * 6e-3)
 
 
 @pytest.mark.parametrize(
@@ -406,12 +397,9 @@ def test_random_numbers_of_a_step_must_change_it(*, is_used: bool) -> None:
         return descended(weight, x * mask, y)
 
     work = regression(dropped, program={"seed": seeds.append}, batched=lambda *_: ([], 0))
-    if is_used:
+    with nullcontext() if is_used else pytest.raises(WrongResult, match="random numbers"):
         check(work, {})
         assert set(seeds) == {0, 1}
-    else:
-        with pytest.raises(WrongResult, match="random numbers"):
-            check(work, {})
 
 
 @pytest.mark.parametrize("is_used", [True, False])
@@ -424,11 +412,8 @@ def test_fed_inputs_must_change_the_loss(*, is_used: bool) -> None:
             yield ()
 
     work = regression(update, program={"feed": Feed(cast(Any, batches()))})
-    if is_used:
+    with nullcontext() if is_used else pytest.raises(WrongResult, match="loss does not depend on the inputs"):
         check(work, {})
-    else:
-        with pytest.raises(WrongResult, match="loss does not depend on the inputs"):
-            check(work, {})
 
 
 @pytest.mark.parametrize(
@@ -444,11 +429,9 @@ def test_every_element_of_an_update_depends_on_its_gradient(moved: Update, *, is
         return moved(weight, x), weight[:1]
 
     work = regression(update, has_loss=False)
-    if is_right:
+    wrong = pytest.raises(WrongResult, match="weight does not depend on its gradient")
+    with nullcontext() if is_right else wrong:
         check(work, {})
-    else:
-        with pytest.raises(WrongResult, match="weight does not depend on its gradient"):
-            check(work, {})
 
 
 @pytest.mark.parametrize(
@@ -507,11 +490,9 @@ def test_a_step_is_no_faster_than_all_cores(
     monkeypatch.setattr(after_timing, "bytes_limit", lambda _, cores: cores * 1e8)
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     check_cpu_limits(work, a_case(), 1e6)
-    if is_plausible or (flops == 1e9 and saved != 1.0):
+    passes = is_plausible or (flops == 1e9 and saved != 1.0)
+    with nullcontext() if passes else pytest.raises(Implausible):
         check_cpu_limits(work, a_case(), step_s)
-    else:
-        with pytest.raises(Implausible):
-            check_cpu_limits(work, a_case(), step_s)
     two_hosts = a_case(placement=Placement(hosts=2, devices=2, strategy=Strategy.COLLECTIVE))
     check_cpu_limits(work, two_hosts, max(step_s, 0.51))
 
@@ -566,12 +547,9 @@ def test_results_that_can_be_read_only_later_are_implausible(
         return arrays if outputs > 1 else arrays[0]
 
     runner = cast(Any, SimpleNamespace(step=step, program=Program(step)))
-    opened = OpenCase(Fake(), {}, a_case(), work, session, runner)
-    if is_lazy:
-        with pytest.raises(Implausible):
-            check_waited(opened, cast(Any, session), 4)
-    else:
-        check_waited(opened, cast(Any, session), 4)
+    case = OpenCase(Fake(), {}, a_case(), work, session, runner)
+    with pytest.raises(Implausible) if is_lazy else nullcontext():
+        check_waited(case, cast(Any, session), 4)
 
 
 WORK = ConvnetTrain().tiny()
@@ -619,7 +597,7 @@ def test_inputs_of_training_are_checked_only_in_the_first_process(
     monkeypatch.setattr(measured, "check_waited", lambda *_: checks.append("waited"))
     world = SimpleNamespace(processes=1, gather=lambda value: [value])
     session = SimpleNamespace(world=world, timer=lambda: None)
-    opened = OpenCase(Fake(), {"warm": warm}, a_case(), work, cast(Any, session), cast(Any, None))
+    case = OpenCase(Fake(), {"warm": warm}, a_case(), work, cast(Any, session), cast(Any, None))
     samples = SimpleNamespace(block_s=[1.0], iterations=1)
-    check_timed(opened, {}, cast(Any, samples))
+    check_timed(case, {}, cast(Any, samples))
     assert checks == (["inputs"] if isinstance(work, Gemm) else []) * warm + ["inputs", "waited"] * (not warm)

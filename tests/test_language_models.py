@@ -20,7 +20,6 @@ from benchbench.worker.user_models import torch_module
 from benchbench.worker.user_models.lookup import describe_model
 from benchbench.worker.user_models.source import ModelMistake
 from benchbench.worker.user_models.workload import ModelInference
-from tests.decode_mutants import DECODE_MUTANTS
 from tests.deviations import deviation, mutated
 from tests.program import accelbench, rows
 
@@ -63,6 +62,39 @@ def write_step(
     spec = parse_spec(f"{name}.json", str(folder))
     step_spec = ModelSpec(folder=spec.folder, file=spec.file, step=step)
     return ModelInference(step_spec, {**torch_module.load(step_spec).sizes, **sizes})
+
+
+def changed(module: Any, change: Callable[[str, Any], Any]) -> None:
+    """Change the inputs of each call by name."""
+
+    def change_inputs(_module: Any, args: Any, kwargs: Any) -> Any:
+        return args, {name: change(name, tensor) for name, tensor in kwargs.items()}
+
+    module.register_forward_pre_hook(change_inputs, with_kwargs=True)
+
+
+def is_cache(name: str) -> bool:
+    return name.startswith(("key_", "value_"))
+
+
+def the_cache_forgotten(module: Any) -> None:
+    def change(name: str, tensor: Any) -> Any:
+        if not is_cache(name):
+            return tensor
+        return tensor[:, :, tensor.shape[2] - module.preallocated :]
+
+    changed(module, change)
+
+
+def one_token_too_few(module: Any) -> None:
+    changed(module, lambda name, tensor: tensor[:, :, 1:] if is_cache(name) else tensor)
+
+
+def the_wrong_position(module: Any) -> None:
+    changed(module, lambda name, tensor: tensor - 1 if name == "position_ids" else tensor)
+
+
+DECODE_MUTANTS = (the_cache_forgotten, one_token_too_few, the_wrong_position)
 
 
 @pytest.mark.parametrize("name", CONFIGS)

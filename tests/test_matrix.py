@@ -95,17 +95,13 @@ LESS_ON_SOME_CPUS: dict[tuple[str, str, str, Dtype | None], str] = {
         for dtype in (Dtype.BFLOAT16, Dtype.FLOAT16)
     },
     **{
-        ("torch_xla", "lazy", workload, Dtype.FLOAT16): "of the"  # likewise
-        for workload in ("batch_norm", "batch_norm_backward", "layer_norm")
-    },
-    **{
         ("openvino", "graph", loss, Dtype.FLOAT16): "of the output"  # casts to float32 use float16
         for loss in ("cross_entropy", "mse")
     },
-    ("torch_xla", "lazy", "conv2d", Dtype.FLOAT16): "of the output",  # summed in 16 bits
     **{
-        ("torch_xla", "lazy", workload, Dtype.FLOAT16): "of the"  # likewise
+        ("torch_xla", "lazy", workload, Dtype.FLOAT16): "of the"  # summed in 16 bits
         for workload in (
+            *("batch_norm", "batch_norm_backward", "layer_norm", "conv2d"),
             *("conv2d_backward", "conv2d_backward_data", "conv2d_backward_weights", "conv3d"),
             *("conv3d_backward", "conv_transpose2d", "conv_transpose2d_backward"),
             "depthwise_conv2d_backward",

@@ -27,12 +27,10 @@ from benchbench.worker.jobs import largest_deviation
 from benchbench.worker.program import build
 from benchbench.worker.reference import reference
 from benchbench.worker.verify import tolerance
-from benchbench.workloads._reference.ops import Ops
 from benchbench.workloads.base import CONSUMER, OUTPUT, SOURCE, Draw, Operation, Program
 from benchbench.workloads.operations.elementwise import SCALAR
 from benchbench.workloads.transfers.copies import NEXT, PRODUCT
 from tests.factories import a_probe
-from tests.tiny import error_ratio
 
 Index = NDArray[np.int64]
 pytestmark = pytest.mark.filterwarnings(
@@ -128,30 +126,6 @@ def test_a_wrong_program_exceeds_its_tolerance(
 def test_an_operation_without_products_refuses_dtypes_of_products(name: str, dtype: Dtype) -> None:
     assert tiny(name).refuses(dtype) == f"{dtype} affects only products, and it has none"
     assert not tiny("gemm").refuses(dtype)
-
-
-class ReluForTanh(Ops):
-    def tanh(self, x: Any) -> Any:
-        return self.relu(x)
-
-
-class NoBias(Ops):
-    def linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
-        return super().linear(x, weight)
-
-
-class NoState(Ops):
-    def linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
-        return super().linear(x, weight, bias) if bias is not None else 0.0 * super().linear(x, weight)
-
-
-@pytest.mark.real
-@pytest.mark.parametrize("dtype", [Dtype.FLOAT32, Dtype.BFLOAT16])
-@pytest.mark.parametrize("name", ["rnn", "rnn_backward"])
-@pytest.mark.parametrize("wrong", [ReluForTanh, NoBias, NoState])
-def test_a_wrong_recurrent_layer_exceeds_its_tolerance(name: str, wrong: type[Ops], dtype: Dtype) -> None:
-    assert error_ratio(tiny(name), dtype) < 0.7
-    assert error_ratio(tiny(name), dtype, wrong) > 1.5
 
 
 def planned(backend: str, kind: DeviceClass, workload: str, **params: Any) -> Plan:

@@ -36,7 +36,7 @@ from benchbench.workloads._reference.rounding import (
     Rounded,
     rounding_to,
 )
-from benchbench.workloads.base import Draw, Operation
+from benchbench.workloads.base import Draw
 from benchbench.workloads.network import Network
 from benchbench.workloads.operations.gemm import Gemm
 from benchbench.workloads.operations.recurrent import Recurrent
@@ -44,7 +44,7 @@ from benchbench.workloads.steps import Inference, TrainingStep
 from tests.brief import BRIEFLY
 from tests.factories import a_case
 from tests.program import accelbench, rows
-from tests.tiny import EVERY, reference_of
+from tests.tiny import EVERY, error_ratio, reference_of, tiny
 
 OF_PRODUCTS = {Dtype.INT8, Dtype.FLOAT8}  # no network trains in them; tests/test_float8.py has their mutants
 DTYPES = [dtype for dtype in PRECISIONS if dtype not in OF_PRODUCTS]
@@ -317,7 +317,6 @@ def test_a_product_accumulated_in_16_bits_is_wrong(dtype: Dtype, grid: Floating)
 
 # Recurrent layers with gates, whose tolerance is drawn like that of a network.
 
-RECURRENT = [name for name, kind in EVERY.items() if issubclass(kind, Recurrent) and kind.gates > 1]
 SMOOTH = [Dtype.FLOAT64, Dtype.FLOAT32, Dtype.TF32, Dtype.BFLOAT16, Dtype.FLOAT16]
 
 
@@ -331,25 +330,41 @@ class HardSigmoid(Ops):
         return self.rounding.result(self.np.clip(0.2 * x + 0.5, 0, 1))
 
 
-def recurrent_ratio(name: str, dtype: Dtype, ops: Ops) -> float:
-    work = EVERY[name]().tiny()
-    assert isinstance(work, Operation)
-    elements = work.references(work.arrays(Draw(dtype)), verify.sample_indices(work), ops)
-    reference = reference_of(work, dtype)
-    return verify.worst(elements, reference.expected, reference.tolerance).ratio
+class ReluForTanh(Ops):
+    def tanh(self, x: Any) -> Any:
+        return self.relu(x)
+
+
+class NoState(Ops):
+    def linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
+        return super().linear(x, weight, bias) if bias is not None else 0.0 * super().linear(x, weight)
 
 
 @pytest.mark.real
 @pytest.mark.parametrize("dtype", SMOOTH)
-@pytest.mark.parametrize("name", RECURRENT)
+@pytest.mark.parametrize("name", [name for name, kind in EVERY.items() if issubclass(kind, Recurrent)])
 def test_a_right_recurrent_layer_passes_and_a_wrong_one_is_wrong(name: str, dtype: Dtype) -> None:
-    assert recurrent_ratio(name, dtype, Ops(nearest(dtype))) < 0.5
-    for wrong in (MissingBias, StraightTanh, HardSigmoid):
-        assert recurrent_ratio(name, dtype, wrong(nearest(dtype))) > 1.5, wrong
-    precision = PRECISIONS[dtype]
-    much_lower = FLOAT8 if dtype.compute.itemsize == 2 or dtype is Dtype.TF32 else TF32
-    lowered = nearest(dtype, dataclasses.replace(precision, multiply=much_lower))
-    assert recurrent_ratio(name, dtype, Ops(lowered)) > 1.5
+    work = tiny(name)
+    assert isinstance(work, Recurrent)
+    has_gates = work.gates > 1
+    assert error_ratio(work, dtype) < (0.5 if has_gates else 0.7)
+    wrong = (StraightTanh, HardSigmoid) if has_gates else (ReluForTanh, NoState)
+    for mutant in (MissingBias, *wrong):
+        assert error_ratio(work, dtype, mutant) > 1.5, mutant
+    if has_gates:
+        much_lower = FLOAT8 if dtype.compute.itemsize == 2 or dtype is Dtype.TF32 else TF32
+        precision = dataclasses.replace(PRECISIONS[dtype], multiply=much_lower)
+        assert error_ratio(work, dtype, rounded_to(precision)) > 1.5
+
+
+def rounded_to(precision: Precision) -> type[Ops]:
+    """Operations of this precision, whatever the dtype."""
+
+    class Lowered(Ops):
+        def __init__(self, rounding: Rounded) -> None:
+            super().__init__(dataclasses.replace(rounding, precision=precision))
+
+    return Lowered
 
 
 # Programs of a framework: the right one, and one with another activation.

@@ -14,7 +14,6 @@ pytest.importorskip("torch")
 import benchbench
 from benchbench.model.case import Verdict
 from benchbench.model.user_model import parse_spec
-from benchbench.running.observer import RunObserver
 from tests.deviations import module_text
 from tests.program import accelbench, environment, git, records
 from tests.test_architecture import ROOT
@@ -28,16 +27,6 @@ DEEPER = SMALL.replace("torch.relu(self.layer(x))", "torch.relu(self.layer(self.
 
 def command(*arguments: str, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
     return accelbench(*arguments, cwd=cwd, code=code, ACCELBENCH_WORKLOADS="")
-
-
-class Notes(RunObserver):
-    """Collects messages."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.lines.append(text)
 
 
 def commit(folder: Path, message: str) -> None:
@@ -59,28 +48,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     commit(folder, "one")
     monkeypatch.chdir(folder)
     return folder
-
-
-@pytest.mark.nightly
-def test_a_comment_changes_no_work_and_the_model_is_described_once(place: Path) -> None:
-    text = SMALL.replace("(4, 4)", "(\n            4, 4\n        )")
-    (place / "small.py").write_text("# a comment\n" + text)
-    notes = Notes()
-    check = benchbench.check(
-        ab="rev:main",
-        model="small.py",
-        backends="torch",
-        modes="eager",
-        preset="brief",
-        rounds=3,
-        threads=1,
-        confirm=False,
-        observer=notes,
-    )
-    assert Verdict.INCOMPARABLE not in [finding.verdict for finding in check.result.findings]
-    assert len({record.outcome.workload_version for record in check.run.records}) == 1  # type: ignore[union-attr]
-    assert sum("verified against the model's own float64" in line for line in notes.lines) == 1
-    assert not [line for line in notes.lines if "is not found by name" in line]
 
 
 def compared(*arguments: str, cwd: Path) -> dict[str, Any]:
