@@ -89,7 +89,20 @@ def test_every_collective_of_jax_is_verified_on_four_devices(tmp_path: Path) -> 
 @pytest.mark.parametrize("backend", SPREAD)
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.nightly)])
 def test_every_collective_of_a_backend_is_verified(backend: str, dtype: str, tmp_path: Path) -> None:
-    assert_verified(backend, dtype, collectives_of(backend), tmp_path)
+    skip_unless_ready(backend)
+    names = [name for name in COLLECTIVES if BACKENDS[backend].framework in EVERY[name].frameworks()]
+    choice = {"workloads": names, "backends": backend, "dtypes": dtype, "devices": "cpu"}
+    run = run_once(tmp_path, **choice, worlds=2, params={"n": 1021})
+    outcomes = {record.case.workload: record.outcome for record in run.records}
+    unsupported = UNSUPPORTED.get((backend, dtype), [])
+    expected = {name: "unsupported" if name in unsupported else "ok" for name in names}
+    statuses: dict[str, str] = {left.case.workload: left.status for left in run.info.left_out}
+    statuses |= {name: outcome.status for name, outcome in outcomes.items()}
+    assert statuses == expected
+    for outcome in outcomes.values():
+        if isinstance(outcome, Measurement):
+            assert outcome.relative_error is not None
+            assert len(outcome.ranks) == (2 if BACKENDS[backend].spread is Spread.PROCESSES else 0)
 
 
 @cache
@@ -102,28 +115,6 @@ def probe_of(backend: str) -> Probe:
 def skip_unless_ready(backend: str) -> None:
     if probe_of(backend).status != "ready":
         pytest.skip(probe_of(backend).reason)
-
-
-def collectives_of(backend: str) -> list[str]:
-    return [name for name in COLLECTIVES if BACKENDS[backend].framework in EVERY[name].frameworks()]
-
-
-def assert_verified(backend: str, dtype: str, names: list[str], results: Path) -> None:
-    """Assert that the collectives are verified on two devices or reported as unsupported."""
-    skip_unless_ready(backend)
-    choice = {"workloads": names, "backends": backend, "dtypes": dtype, "devices": "cpu"}
-    run = run_once(results, **choice, worlds=2, params={"n": 1021})
-    outcomes = {record.case.workload: record.outcome for record in run.records}
-    unsupported = UNSUPPORTED.get((backend, dtype), [])
-    expected = {name: "unsupported" if name in unsupported else "ok" for name in names}
-    statuses: dict[str, str] = {left.case.workload: left.status for left in run.info.left_out}
-    statuses |= {name: outcome.status for name, outcome in outcomes.items()}
-    assert statuses == expected
-    for outcome in outcomes.values():
-        if not isinstance(outcome, Measurement):
-            continue
-        assert outcome.relative_error is not None
-        assert len(outcome.ranks) == (2 if BACKENDS[backend].spread is Spread.PROCESSES else 0)
 
 
 @pytest.mark.parametrize("name", COLLECTIVES)

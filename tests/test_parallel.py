@@ -18,7 +18,7 @@ from inline_snapshot import snapshot
 
 from benchbench.analyse.metrics import Value
 from benchbench.analyse.scaling import SHARED_CORES, RunView, Scaling, scalings
-from benchbench.backends.base import Backend, Session, backend_class
+from benchbench.backends.base import Session, backend_class
 from benchbench.documents.document import Sweeps
 from benchbench.documents.run import RunReport, report_document
 from benchbench.documents.run_table import UNSURE
@@ -54,10 +54,6 @@ TWICE = ConvnetTrain(accumulate=2)
 TRAINED = [name for name, kind in EVERY.items() if Strategy.DATA_PARALLEL in kind.strategies("torch")]
 
 
-def backend_named(name: str) -> type[Backend]:
-    return backend_class(name)
-
-
 def divided_cases(
     backend: str, dtype: Dtype, names: Sequence[str], devices: int = 2, **params: Scalar
 ) -> list[Case]:
@@ -65,7 +61,7 @@ def divided_cases(
     return [
         training_case(backend, dtype, name, Placement(devices=devices, strategy=strategy), **params)
         for name in names
-        for strategy in supported_strategies(EVERY[name], backend_named(backend))
+        for strategy in supported_strategies(EVERY[name], backend_class(backend))
     ]
 
 
@@ -76,7 +72,7 @@ def training_case(
         workload=name,
         params={**EVERY[name]().params, **NETWORKS.get(name, {}), **params},
         backend=backend,
-        mode=backend_named(backend).modes[0],
+        mode=backend_class(backend).modes[0],
         dtype=dtype,
         phase=Phase.TRAIN,
         placement=placement,
@@ -99,11 +95,6 @@ def test_every_strategy_of_a_backend_is_verified(verifier: Verifier, backend: st
     assert not failures(errors)
 
 
-def compiled(strategy: Strategy, name: str, mode: str = "compile", **params: Scalar) -> Case:
-    placement = Placement(devices=2, strategy=strategy)
-    return replace(training_case("torch", Dtype.FLOAT32, name, placement, batch=8, **params), mode=mode)
-
-
 @pytest.mark.nightly
 @pytest.mark.real
 @pytest.mark.parametrize("mode", ["compile", "max-autotune-no-cudagraphs"])
@@ -113,8 +104,12 @@ def compiled(strategy: Strategy, name: str, mode: str = "compile", **params: Sca
 def test_every_compiled_divided_step_is_verified(verifier: Verifier, strategy: Strategy, mode: str) -> None:
     """In one micro-batch and in two."""
     pytest.importorskip("torch")
-    cases = [compiled(strategy, name, mode) for name in NETWORKS]
-    cases += [compiled(strategy, name, mode, accumulate=2) for name in NETWORKS]
+    placement = Placement(devices=2, strategy=strategy)
+    cases = [
+        replace(training_case("torch", Dtype.FLOAT32, name, placement, batch=8, **params), mode=mode)
+        for name in NETWORKS
+        for params in ({}, {"accumulate": 2})
+    ]
     errors = verifier.errors_of(cases)
     assert len(errors) == len(cases)
     assert not failures(errors)
@@ -480,15 +475,6 @@ class ConvnetCounted(ConvnetTrain):
 '''
 
 
-@pytest.fixture
-def of_jax(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file for the notes of `ConvnetCounted`."""
-    pytest.importorskip("jax")
-    (tmp_path / "convnet_counted.py").write_text(COUNTED)
-    monkeypatch.setenv("ACCELBENCH_WORKLOADS", str(tmp_path))
-    return tmp_path
-
-
 def on_four(strategy: Strategy, **params: Scalar) -> Case:
     return a_case(
         workload="convnet_counted",
@@ -503,9 +489,12 @@ def on_four(strategy: Strategy, **params: Scalar) -> Case:
 @pytest.mark.nightly
 @pytest.mark.real
 def test_every_strategy_of_jax_is_verified_on_four_devices_and_divides_the_state(
-    fresh_verifier: Verifier, of_jax: Path
+    fresh_verifier: Verifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One process drives all devices; on hosts with fewer cores they take turns."""
+    pytest.importorskip("jax")
+    (tmp_path / "convnet_counted.py").write_text(COUNTED)
+    monkeypatch.setenv("ACCELBENCH_WORKLOADS", str(tmp_path))
     strategies = STRATEGIES["jax"]
     assert set(strategies) == {Strategy.DATA_PARALLEL, Strategy.FULLY_SHARDED, Strategy.TENSOR_PARALLEL}
     cases = [on_four(strategy) for strategy in strategies]
@@ -513,13 +502,13 @@ def test_every_strategy_of_jax_is_verified_on_four_devices_and_divides_the_state
     errors = fresh_verifier.errors_of(cases)
     assert len(errors) == len(cases)
     assert not failures(errors)
-    state_bytes = {strategy: int((of_jax / f"{strategy}.held").read_text()) for strategy in strategies}
+    state_bytes = {strategy: int((tmp_path / f"{strategy}.held").read_text()) for strategy in strategies}
     full_bytes = state_bytes[Strategy.DATA_PARALLEL]
     assert full_bytes == bytes_undivided(ConvnetTrain()) * 2 / 3  # without gradients
     assert state_bytes[Strategy.FULLY_SHARDED] < 0.3 * full_bytes
     assert state_bytes[Strategy.TENSOR_PARALLEL] < 0.3 * full_bytes
     for count in (1, 2):
-        assert_reduced((of_jax / f"{Strategy.DATA_PARALLEL}.{count}").read_text(), count)
+        assert_reduced((tmp_path / f"{Strategy.DATA_PARALLEL}.{count}").read_text(), count)
 
 
 def assert_reduced(program: str, micro_batches: int) -> None:

@@ -17,7 +17,7 @@ from benchbench.analyse.rows import flatten, rows
 from benchbench.analyse.scaling import RunView, scalings
 from benchbench.documents.run import report_document
 from benchbench.errors import UsageError
-from benchbench.model.case import Case, Dtype, Phase, Status
+from benchbench.model.case import Dtype, Phase, Status
 from benchbench.model.measurement import Failure, combined
 from benchbench.model.note import NoteKind, note
 from benchbench.model.placement import Placement, Strategy, World
@@ -25,6 +25,7 @@ from benchbench.model.run import Run
 from benchbench.plan.cases import division_obstacle
 from benchbench.worker.program import loss_of
 from benchbench.workloads._layers import Dense, weights_of
+from benchbench.workloads.base import Draw
 from benchbench.workloads.network import Chain, Link, cut_chain
 from benchbench.workloads.networks.decoders import Gpt2Train
 from benchbench.workloads.networks.plain_cnns import ConvnetTrain
@@ -289,38 +290,28 @@ class StagesShareNothing(Gpt2Train):
 '''
 
 
-def of_users(backend: str, name: str, placement: Placement = STAGES) -> Case:
-    return a_case(
-        workload=name,
-        params={"batch": 8},
-        phase=Phase.TRAIN,
-        backend=backend,
-        mode={"torch": "eager", "jax": "jit"}[backend],
-        placement=placement,
-    )
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "stages.py").write_text(MUTANTS)
-    monkeypatch.setenv("ACCELBENCH_WORKLOADS", str(tmp_path))
-    return tmp_path
-
-
 @pytest.mark.real
 @pytest.mark.parametrize(
-    ("backend", "names"),
+    ("backend", "mode", "names"),
     [
-        ("torch", ["stages_skip_one", "stages_drop_the_last", "stages_share_nothing"]),
-        ("jax", ["stages_skip_one", "stages_drop_the_last"]),
+        ("torch", "eager", ["stages_skip_one", "stages_drop_the_last", "stages_share_nothing"]),
+        ("jax", "jit", ["stages_skip_one", "stages_drop_the_last"]),
     ],
 )
-@pytest.mark.usefixtures("folder")
 def test_skipped_stages_and_batches_are_wrong(
-    fresh_verifier: Verifier, backend: str, names: list[str]
+    fresh_verifier: Verifier,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    backend: str,
+    mode: str,
+    names: list[str],
 ) -> None:
     pytest.importorskip(backend)
-    errors = fresh_verifier.errors_of([of_users(backend, name) for name in names])
+    (tmp_path / "stages.py").write_text(MUTANTS)
+    monkeypatch.setenv("ACCELBENCH_WORKLOADS", str(tmp_path))
+    staged = {"backend": backend, "mode": mode, "phase": Phase.TRAIN, "placement": STAGES}
+    cases = [a_case(workload=name, params={"batch": 8}, **staged) for name in names]
+    errors = fresh_verifier.errors_of(cases)
     assert len(errors) == len(names)
     statuses = [error.status if isinstance(error, Failure) else error for error in errors.values()]
     assert statuses == ["wrong_result"] * len(names)
@@ -384,18 +375,8 @@ def test_links_of_a_torch_module_have_the_stated_output_sizes(name: str) -> None
     network = chain_of(name).tiny()
     with torch.device("meta"):
         model = network.torch().train()
-        shape = (network.batch, network.length) if hasattr(network, "length") else None
-        x = torch.zeros(shape, dtype=torch.int64) if shape else images(network)
+        (images_or_tokens,) = network.inputs(Draw(Dtype.FLOAT32)).values()
+        x = torch.from_numpy(images_or_tokens).to("meta")
         for link, function in zip(network.links(), torch_links(network, model), strict=True):
             x = function(x)
             assert x.numel() == network.batch * link.outputs
-
-
-def images(network: Chain) -> object:
-    import torch
-
-    from benchbench.model.case import Dtype
-    from benchbench.workloads.base import Draw
-
-    (array,) = network.inputs(Draw(Dtype.FLOAT32)).values()
-    return torch.zeros(array.shape)

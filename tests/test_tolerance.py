@@ -84,15 +84,6 @@ def test_a_tolerance_follows_from_products_and_roundings(dtype: Dtype, expected:
     assert tolerance(work, dtype) == pytest.approx(expected, rel=1e-12)
 
 
-def error_of(size: int, places: Mapping[int, float], outliers: int) -> float:
-    """Relative error of ones with these deviations."""
-    exact = np.ones(size)
-    measured = exact.copy()
-    for place, by in places.items():
-        measured[place] += by
-    return relative_error(measured, exact, outliers)
-
-
 @pytest.mark.parametrize(
     ("size", "places", "outliers", "expected"),
     [
@@ -112,7 +103,10 @@ def error_of(size: int, places: Mapping[int, float], outliers: int) -> float:
 def test_a_relative_error_ignores_the_largest_outliers(
     size: int, places: Mapping[int, float], outliers: int, expected: float
 ) -> None:
-    assert error_of(size, places, outliers) == pytest.approx(expected)
+    measured = np.ones(size)
+    for place, deviation in places.items():
+        measured[place] += deviation
+    assert relative_error(measured, np.ones(size), outliers) == pytest.approx(expected)
 
 
 def test_an_error_relative_to_zero_is_infinite() -> None:

@@ -28,6 +28,7 @@ from tests.factories import a_run
 from tests.program import accelbench, rows
 
 MODEL_FOLDER = Path(__file__).parent / "user_models"
+SPEC = ModelSpec(folder="", file="mine.py")
 IDS, MASK = np.arange(12).reshape(3, 4), np.ones((3, 4), np.int64)
 OWN_INPUTS: dict[str, AnyArray] = {"ids": np.zeros((3, 7), np.int64), "mask": np.zeros((3, 7), np.int64)}
 
@@ -39,14 +40,10 @@ def with_inputs(spec: ModelSpec, folder: Path, *unnamed: AnyArray, **by_name: An
     return dataclasses.replace(spec, input=str(file))
 
 
-def a_spec() -> ModelSpec:
-    return ModelSpec(folder="", file="mine.py")
-
-
 def test_arrays_are_found_by_name_position_or_argument_name(tmp_path: Path) -> None:
     by_place = {"0": OWN_INPUTS["ids"], "1": OWN_INPUTS["mask"]}
-    by_argument = with_inputs(a_spec(), tmp_path, mask=MASK, ids=IDS)
-    unnamed = with_inputs(a_spec(), tmp_path, IDS, MASK)
+    by_argument = with_inputs(SPEC, tmp_path, mask=MASK, ids=IDS)
+    unnamed = with_inputs(SPEC, tmp_path, IDS, MASK)
     for spec, names in (
         (by_argument, OWN_INPUTS),
         (unnamed, OWN_INPUTS),
@@ -56,13 +53,13 @@ def test_arrays_are_found_by_name_position_or_argument_name(tmp_path: Path) -> N
         arrays = input_file.arrays_for(spec, names, ("ids", "mask", "more"), {"batch": 3})
         assert list(arrays) == list(names)
         assert [array.tolist() for array in arrays.values()] == [IDS.tolist(), MASK.tolist()]
-    single = with_inputs(a_spec(), tmp_path, anything=IDS.astype(np.int16))
+    single = with_inputs(SPEC, tmp_path, anything=IDS.astype(np.int16))
     (found_alone,) = input_file.arrays_for(single, {"": OWN_INPUTS["ids"]}, (), {}).values()
     assert found_alone.dtype == np.int64
 
 
 def test_fewer_samples_are_the_first_and_more_have_the_same_elements(tmp_path: Path) -> None:
-    spec = with_inputs(a_spec(), tmp_path, ids=IDS, mask=MASK)
+    spec = with_inputs(SPEC, tmp_path, ids=IDS, mask=MASK)
 
     def of(batch: int) -> AnyArray:
         model_inputs = {name: np.zeros((batch, 7), np.int64) for name in OWN_INPUTS}
@@ -92,7 +89,7 @@ def test_fewer_samples_are_the_first_and_more_have_the_same_elements(tmp_path: P
     ],
 )
 def test_mismatched_arrays_are_an_error_with_a_hint(tmp_path: Path, arrays: dict[str, AnyArray]) -> None:
-    spec = with_inputs(a_spec(), tmp_path, **arrays)
+    spec = with_inputs(SPEC, tmp_path, **arrays)
     with pytest.raises(ModelMistake) as mistake:
         input_file.arrays_for(spec, OWN_INPUTS, ("ids", "mask"), {"batch": 3})
     assert mistake.value.hint
@@ -105,9 +102,9 @@ def test_a_file_without_arrays_is_an_error(tmp_path: Path) -> None:
 
 
 def test_the_digest_depends_on_elements_but_not_on_order(tmp_path: Path) -> None:
-    original = with_inputs(a_spec(), tmp_path, ids=IDS, mask=MASK)
-    turned = with_inputs(a_spec(), tmp_path, mask=MASK, ids=IDS)
-    changed = with_inputs(a_spec(), tmp_path, ids=IDS + 1, mask=MASK)
+    original = with_inputs(SPEC, tmp_path, ids=IDS, mask=MASK)
+    turned = with_inputs(SPEC, tmp_path, mask=MASK, ids=IDS)
+    changed = with_inputs(SPEC, tmp_path, ids=IDS + 1, mask=MASK)
     assert input_file.digest(original) == input_file.digest(turned) != input_file.digest(changed)
 
 
@@ -140,8 +137,8 @@ def test_a_torch_module_computes_with_the_first_inputs_and_others_are_these_shuf
     facts = the_sizes(with_file)
     assert facts["sizes"] == {"batch": 3, "width": 8}
     inputs = f"inputs-{input_file.digest(with_file)}"
-    assert facts["size"]["work_version"] == f"own:{the_graph_alone(with_file)}+{inputs}"
     model = model_workload(with_file, facts["sizes"])
+    assert facts["size"]["work_version"] == f"own:{model.graph_of()['digest']}+{inputs}"
     (first,) = model.input_arrays(Draw(Dtype.FLOAT64)).values()
     (second,) = model.input_arrays(Draw(Dtype.FLOAT64, renewed=lambda _: 1)).values()
     assert np.array_equal(first, images.astype(np.float32))
@@ -151,11 +148,6 @@ def test_a_torch_module_computes_with_the_first_inputs_and_others_are_these_shuf
     assert describe_model(with_file, {"batch": 2})["graph"]["flops"] * 3 == facts["graph"]["flops"] * 2
     weights = model.weights(Draw(Dtype.FLOAT32))  # calibrated on more samples than the file has
     assert all(np.isfinite(weight).all() for weight in weights.values())
-
-
-def the_graph_alone(spec: ModelSpec) -> str:
-    digest: str = model_workload(spec, describe_model(spec, None)["sizes"]).graph_of()["digest"]
-    return digest
 
 
 @pytest.mark.real

@@ -59,10 +59,6 @@ def digits() -> KerasInference:
     return KerasInference(spec, {**keras_model.load(spec).sizes, "batch": 2, "width": 2})
 
 
-def mlp() -> JaxInference:
-    return jax_model("jax_mlp")
-
-
 def jax_model(name: str) -> JaxInference:
     pytest.importorskip("jax")
     spec = spec_of(name)
@@ -143,7 +139,10 @@ def test_the_keras_reference_is_float64_and_depends_on_the_weights(tmp_path: Pat
     model = digits()
     arrays = {name: array.astype(float) for name, array in model.arrays(Draw(Dtype.FLOAT32)).items()}
     images, *weights = arrays.values()
-    assert relative_error(np.asarray(own_exact(model)), forward(images, weights)) < 1e-12
+    assert (
+        relative_error(np.asarray(verified_reference(model).expected["output"]), forward(images, weights))
+        < 1e-12
+    )
     tolerance = model_reference(model, Dtype.FLOAT32).tolerance
     assert weight_coverage(model, tolerance).faint_share < 0.1
     assert not [name for name, array in arrays.items() if array.size > 1 and np.ptp(array) == 0]
@@ -240,10 +239,6 @@ def test_jax_functions_in_memory_are_measured_with_their_parameters(library: str
         assert np.array_equal(weights_kept[0], weight)
 
 
-def own_exact(model: ModelOperation) -> Any:
-    return verified_reference(model).expected["output"]
-
-
 def forward(x: Any, weights: list[Any]) -> Any:
     kernel1, bias, two, bias2, gamma, beta, mean, variance, last, bias3 = weights
 
@@ -265,7 +260,7 @@ def forward(x: Any, weights: list[Any]) -> Any:
 
 @pytest.mark.nightly
 def test_right_jax_engines_pass_and_wrong_ones_are_detected() -> None:
-    model = mlp()
+    model = jax_model("jax_mlp")
     assert model_reference(model, Dtype.FLOAT32).unverified == ""
     assert deviation(model, backend=backend_of(model)).ratio < 0.8
     arrays = model.arrays(Draw(Dtype.FLOAT32))
@@ -329,7 +324,7 @@ def deviation_of(workload: ModelOperation, elements: Any, dtype: Dtype = Dtype.F
 
 def test_the_jax_reference_ignores_casts_to_narrower_dtypes() -> None:
     """`normalised` asks for float32; compared with the same formula in NumPy, in float64."""
-    model = mlp()
+    model = jax_model("jax_mlp")
     arrays = {name: array.astype(float) for name, array in model.arrays(Draw(Dtype.FLOAT32)).items()}
     weights = {name.removeprefix("weight:"): array for name, array in arrays.items()}
     x = weights["input:"] @ weights["in"]
@@ -343,7 +338,7 @@ def test_the_jax_reference_ignores_casts_to_narrower_dtypes() -> None:
 
 @pytest.mark.nightly
 def test_flops_and_digests_follow_the_computation() -> None:
-    model = mlp()
+    model = jax_model("jax_mlp")
     deeper = dataclasses.replace(model, sizes={**model.sizes, "depth": 4})
     assert model.graph["flops"] == 2 * 4 * (12 * 16 + 3 * 16 * 16)
     assert deeper.graph["flops"] == 2 * 4 * (12 * 16 + 4 * 16 * 16)

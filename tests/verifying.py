@@ -3,8 +3,8 @@
 import fcntl
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -36,7 +36,8 @@ class SharedReferences:
     def of(self, name: str, compute: Callable[[], Message]) -> Any:
         """The reference `name`; `compute()` if no test of this session has computed it."""
         path = self._folder / f"{sha256(name.encode()).hexdigest()}.json"
-        with _locked(path.with_suffix(".lock")):
+        with path.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
             if not path.exists():
                 path.write_text(json.dumps(compute()))
         return json.loads(path.read_bytes())
@@ -115,13 +116,6 @@ def export_for(pool: WorkerPool, cases: Sequence[Case]) -> None:
 
 def quietly(label: str) -> None:
     """Print nothing."""
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def failures(errors: Errors) -> Errors:
