@@ -31,7 +31,6 @@ from benchbench.model.case import Dtype
 from benchbench.model.measurement import Measurement
 from benchbench.store.codec import decode, encode
 from benchbench.worker.after_timing import check_fed_step
-from benchbench.worker.case import PART_BLOCKS, time_parts
 from benchbench.worker.program import OpenCase, WrongResult, build
 from benchbench.workloads._image_sets import (
     DATA_PATHS,
@@ -403,20 +402,6 @@ def test_each_batch_equals_the_reference_bit_by_bit(framework: str, workers: int
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_batches_of_user_images_equal_the_reference_bit_by_bit(framework: str, work: InputPipeline) -> None:
     assert_batches_match(framework, work, 4)
-
-
-@pytest.mark.real
-@warned
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_a_pipeline_and_its_step_are_timed_separately(framework: str) -> None:
-    backend = backend_of(framework)
-    session = backend.open("cpu", Dtype.FLOAT32, backend.modes[0], 2)
-    with build(backend, session, InputPipeline(workers=0).tiny(), Dtype.FLOAT32) as runner:
-        parts = time_parts(runner, session.timer(), 1)
-    assert {name: len(blocks) for name, blocks in parts.items()} == {
-        SOURCE: PART_BLOCKS,
-        CONSUMER: PART_BLOCKS,
-    }
 
 
 @pytest.mark.real

@@ -30,7 +30,7 @@ from benchbench.model.run import Record, Run
 from benchbench.plan.cases import division_obstacle, supported_strategies
 from benchbench.running.verification import computation_name, replicas
 from benchbench.workloads._programs import torch_parallel
-from benchbench.workloads.base import Draw, Training
+from benchbench.workloads.base import Draw
 from benchbench.workloads.network import batch_statistics, grouped_by_device, micro_batches, part_of_batch
 from benchbench.workloads.networks.decoders import Gpt2Train, TransformerTrain
 from benchbench.workloads.networks.plain_cnns import ConvnetTrain
@@ -237,13 +237,18 @@ def test_gradients_that_are_not_the_mean_over_ranks_and_micro_batches_are_wrong(
 @pytest.mark.parametrize(
     "work", [ConvnetTrain(), pytest.param(Resnet50Train(depth=14), marks=pytest.mark.nightly)]
 )
-def test_a_replicated_reference_has_the_loss_of_the_whole_batch_without_batch_norm(work: Training) -> None:
+def test_replicas_and_micro_batches_have_the_loss_of_the_whole_batch_without_batch_norm(
+    work: ConvnetTrain | Resnet50Train,
+) -> None:
+    in_parts = replace(work, accumulate=2).small()
     small = work.divided(TWO).small()
-    arrays = small.arrays(Draw(Dtype.FLOAT64))
-    (full,) = small.reference(arrays, 1)
-    (split,) = small.divided(TWO, replicas=2).reference(arrays, 1)
-    normalised = isinstance(work, Resnet50Train)
-    assert np.allclose(full, split, rtol=1e-12) != normalised
+    for whole, parts in (
+        (small, small.divided(TWO, replicas=2)),
+        (replace(in_parts, accumulate=1), in_parts),
+    ):
+        arrays = whole.arrays(Draw(Dtype.FLOAT64))
+        (full,), (split,) = whole.reference(arrays, 1), parts.reference(arrays, 1)
+        assert np.allclose(full, split, rtol=1e-12) != isinstance(work, Resnet50Train)
 
 
 def test_the_parts_of_a_batch_make_the_whole_batch() -> None:
@@ -264,23 +269,6 @@ def test_each_device_gets_its_part_of_each_micro_batch() -> None:
         parts = [part_of_batch(work, batch, device, 2)["labels"] for batch in micro_batches(work, arrays)]
         assert np.array_equal(labels, np.concatenate(parts))
     assert grouped["conv1.weight"] is arrays["conv1.weight"]
-
-
-@pytest.mark.real
-@pytest.mark.parametrize(
-    "work",
-    [
-        ConvnetTrain(accumulate=2),
-        pytest.param(Resnet50Train(depth=14, accumulate=2), marks=pytest.mark.nightly),
-    ],
-)
-def test_micro_batches_equal_the_batch_without_batch_norm(work: ConvnetTrain | Resnet50Train) -> None:
-    small = work.small()
-    arrays = small.arrays(Draw(Dtype.FLOAT64))
-    (split,) = small.reference(arrays, 1)
-    (full,) = replace(small, accumulate=1).reference(arrays, 1)
-    normalised = isinstance(work, Resnet50Train)
-    assert np.allclose(full, split, rtol=1e-12) != normalised
 
 
 def test_several_micro_batches_move_more_bytes_than_one() -> None:

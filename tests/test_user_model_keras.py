@@ -59,9 +59,9 @@ def digits() -> KerasInference:
     return KerasInference(spec, {**keras_model.load(spec).sizes, "batch": 2, "width": 2})
 
 
-def jax_model(name: str) -> JaxInference:
+def jax_mlp() -> JaxInference:
     pytest.importorskip("jax")
-    spec = spec_of(name)
+    spec = spec_of("jax_mlp")
     return JaxInference(spec, jax_models.load(spec).sizes)
 
 
@@ -260,7 +260,7 @@ def forward(x: Any, weights: list[Any]) -> Any:
 
 @pytest.mark.nightly
 def test_right_jax_engines_pass_and_wrong_ones_are_detected() -> None:
-    model = jax_model("jax_mlp")
+    model = jax_mlp()
     assert model_reference(model, Dtype.FLOAT32).unverified == ""
     assert deviation(model, backend=backend_of(model)).ratio < 0.8
     arrays = model.arrays(Draw(Dtype.FLOAT32))
@@ -286,9 +286,19 @@ def test_right_jax_engines_pass_and_wrong_ones_are_detected() -> None:
     assert min(mutants.values()) > 2, mutants
 
 
+JAX_WIDE = """import jax
+import numpy as np
+def params(): return {"weight": jax.random.normal(jax.random.PRNGKey(1), (16_384, 8))}
+def model(params, x): return {"product": x @ params["weight"], "sum": x.sum(-1)}
+def inputs(batch=2): return np.random.randn(batch, 16_384).astype(np.float32)
+"""
+
+
 @pytest.mark.nightly
 def test_sequential_long_sums_of_jax_and_keras_are_tolerated(tmp_path: Path) -> None:
-    model = jax_model("jax_wide")
+    pytest.importorskip("jax")
+    spec = with_kind(written_spec(tmp_path, JAX_WIDE))
+    model = JaxInference(spec, jax_models.load(spec).sizes)
     assert deviation(model, backend=backend_of(model)).ratio < 0.8
     arrays = model.arrays(Draw(Dtype.FLOAT32))
     x, weight = arrays["input:"], arrays["weight:weight"]
@@ -305,8 +315,8 @@ def test_sequential_long_sums_of_jax_and_keras_are_tolerated(tmp_path: Path) -> 
     rounded_sum = {**truncated, "sum": in_tf32(x).sum(-1)}
     assert deviation_of(model, rounded_sum, Dtype.TF32).ratio > 2
 
-    wide = "import keras\nmodel = keras.Sequential([keras.Input((16_384,)), keras.layers.Dense(8)])\n"
-    spec = with_kind(written_spec(tmp_path, wide))
+    text = "import keras\nmodel = keras.Sequential([keras.Input((16_384,)), keras.layers.Dense(8)])\n"
+    spec = with_kind(written_spec(tmp_path, text))
     pytest.importorskip("keras")
     layer = KerasInference(spec, {**keras_model.load(spec).sizes, "batch": 2})
     assert deviation(layer, backend=backend_of(layer)).ratio < 0.8
@@ -324,7 +334,7 @@ def deviation_of(workload: ModelOperation, elements: Any, dtype: Dtype = Dtype.F
 
 def test_the_jax_reference_ignores_casts_to_narrower_dtypes() -> None:
     """`normalised` asks for float32; compared with the same formula in NumPy, in float64."""
-    model = jax_model("jax_mlp")
+    model = jax_mlp()
     arrays = {name: array.astype(float) for name, array in model.arrays(Draw(Dtype.FLOAT32)).items()}
     weights = {name.removeprefix("weight:"): array for name, array in arrays.items()}
     x = weights["input:"] @ weights["in"]
@@ -338,7 +348,7 @@ def test_the_jax_reference_ignores_casts_to_narrower_dtypes() -> None:
 
 @pytest.mark.nightly
 def test_flops_and_digests_follow_the_computation() -> None:
-    model = jax_model("jax_mlp")
+    model = jax_mlp()
     deeper = dataclasses.replace(model, sizes={**model.sizes, "depth": 4})
     assert model.graph["flops"] == 2 * 4 * (12 * 16 + 3 * 16 * 16)
     assert deeper.graph["flops"] == 2 * 4 * (12 * 16 + 4 * 16 * 16)
