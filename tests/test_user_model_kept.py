@@ -50,48 +50,13 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def compared(*arguments: str, cwd: Path) -> dict[str, Any]:
-    """The verdict of a comparison of the first commit with the current files on their only case."""
-    sides = ("compare", "--ab", "rev:main", "mode=eager", "--model", "small.py")
-    process = command(*sides, *EAGER, "--rounds", "1", *arguments, "--format", "json", cwd=cwd)
-    (verdict,) = json.loads(process.stdout)["verdicts"]
-    assert {json.loads(line)["outcome"]["status"] for line in records(cwd)} == {"ok"}
-    typed_verdict: dict[str, Any] = verdict
-    return typed_verdict
-
-
 def test_each_side_is_verified_against_its_own_float64(place: Path) -> None:
     (place / "small.py").write_text(DEEPER)
-    verdict = compared(cwd=place)
+    sides = ("--ab", "rev:main", "mode=eager", "--model", "small.py", "--rounds", "1", "--format", "json")
+    (verdict,) = json.loads(command("compare", *sides, *EAGER, cwd=place).stdout)["verdicts"]
+    assert {json.loads(line)["outcome"]["status"] for line in records(place)} == {"ok"}
     assert verdict["verdict"] == "insufficient"  # of one round
     assert verdict["work"] == "the computation changed: FLOPs +100 %, parameters equal"
-
-
-@pytest.mark.nightly
-def test_sides_with_other_defaults_differ_unless_the_size_is_given(place: Path) -> None:
-    (place / "small.py").write_text(SMALL.replace("def __init__(self)", "def __init__(self, depth=1)"))
-    git(place, "commit", "-qam", "a size")
-    text = (place / "small.py").read_text().replace("depth=1", "depth=2")
-    (place / "small.py").write_text(text)
-    verdict = compared(cwd=place)
-    assert "depth=1)/float32/eager@torch:cpu → small(batch=2,depth=2)" in verdict["case"]
-    assert verdict["work"].startswith("defaults differ: depth 1 → 2")
-    assert compared("-p", "depth=3", cwd=place)["case"].startswith("small(batch=2,depth=3)/float32")
-
-
-@pytest.mark.nightly
-def test_versions_with_other_outputs_are_refused_before_measuring(place: Path) -> None:
-    (place / "small.py").write_text(SMALL.replace("nn.Linear(4, 4)", "nn.Linear(4, 5)"))
-    process = command("check", "--ab", "rev:main", "--model", "small.py", *EAGER, cwd=place, code=11)
-    assert "outputs float32[2,4] → float32[2,5]" in process.stderr
-    assert not list(place.rglob("records.jsonl"))
-
-
-@pytest.mark.nightly
-def test_a_model_missing_in_the_other_revision_is_new(place: Path) -> None:
-    (place / "later.py").write_text(SMALL)
-    process = command("check", "--ab", "rev:main", "--model", "later.py", *EAGER, cwd=place, code=3)
-    assert "later" in process.stderr
 
 
 def test_a_revision_of_a_file_outside_a_repository_is_an_error(place: Path, tmp_path: Path) -> None:

@@ -17,10 +17,11 @@ import pytest
 
 from benchbench.backends.base import backend_class
 from benchbench.launch.user_models import with_kind
-from benchbench.model.case import Case, Dtype, Phase, Scalar
+from benchbench.model.case import Dtype, Phase, Scalar
 from benchbench.model.user_model import parse_spec
 from benchbench.worker.user_models.lookup import model_workload
 from benchbench.worker.user_models.usage import usage_code
+from tests.factories import a_case
 from tests.program import accelbench
 
 torch = pytest.importorskip("torch")
@@ -144,17 +145,8 @@ def code_of(
         default_sizes = {**default_sizes, "optimizer": "adamw"}
     workload = model_workload(spec, {**default_sizes, **sizes})
     backend, mode = engine
-    case = Case(
-        suite="models",
-        workload="mine",
-        target=backend,
-        params=workload.params,
-        phase=phase,
-        backend=backend,
-        device="cpu",
-        dtype=dtype,
-        mode=mode,
-    )
+    target = {"target": backend, "backend": backend, "device": "cpu", "mode": mode}
+    case = a_case(workload="mine", params=workload.params, phase=phase, dtype=dtype, **target)
     return usage_code(backend_class(backend)(), spec, workload.graph, case)
 
 
@@ -240,13 +232,10 @@ def test_printed_code_of_other_modes_and_of_training_runs(tmp_path: Path) -> Non
     modes = ("eager", "channels_last", "compile", "compile-freezing", "reduce-overhead")
     codes = [code_of(tmp_path, "plain.py", ("torch", mode)) for mode in modes]
     codes.append(code_of(tmp_path, "plain.py", ("torch", "eager"), dtype=Dtype.BFLOAT16))
+    dtypes = {"eager": Dtype.FLOAT32, "channels_last": Dtype.AMP_BF16, "compile": Dtype.FLOAT32}
     trained = [
         code_of(tmp_path, "plain.py", ("torch", mode), dtype=dtype, phase=Phase.TRAIN)
-        for mode, dtype in (
-            ("eager", Dtype.FLOAT32),
-            ("channels_last", Dtype.AMP_BF16),
-            ("compile", Dtype.FLOAT32),
-        )
+        for mode, dtype in dtypes.items()
     ]
     assert "torch.optim.AdamW" in trained[0]
     results = results_of([*codes, *trained], tmp_path)
@@ -381,13 +370,9 @@ def test_printed_code_of_a_keras_model_runs(backend: str, tmp_path: Path) -> Non
     files = ("own.py", "graph.py", "saved.keras")
     codes = [code_of(tmp_path, file, (backend, mode)) for file in files for mode in KERAS_MODES[backend]]
     codes.append(code_of(tmp_path, "own.py", (backend, KERAS_MODES[backend][0]), {"width": 3, "batch": 5}))
-    results = results_of(codes, tmp_path)
-    for result in results[: len(KERAS_MODES[backend])]:
-        assert np.allclose(result, 2)
-    assert [result.shape for result in results[len(KERAS_MODES[backend]) : -1]] == [(1, 3)] * (
-        2 * len(KERAS_MODES[backend])
-    )
-    assert results[-1].shape == (5, 3)
+    results, count = results_of(codes, tmp_path), len(KERAS_MODES[backend])
+    assert all(np.allclose(result, 2) for result in results[:count])
+    assert [result.shape for result in results[count:]] == [(1, 3)] * 2 * count + [(5, 3)]
 
 
 @pytest.mark.real

@@ -1,6 +1,6 @@
 """Wrong workloads are detected: each step of a reference and each of its arrays is altered."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -14,7 +14,7 @@ from benchbench.worker import verify
 from benchbench.worker.reference import reference_elements
 from benchbench.workloads._reference.ops import Ops
 from benchbench.workloads._reference.rounding import PRECISIONS, rounding_to
-from benchbench.workloads.base import Draw, Operation, Training, Workload, wide
+from benchbench.workloads.base import Draw, Operation, Training, Workload
 from tests.tiny import NAMES, WORKS, reference_of
 
 DTYPES = [Dtype.FLOAT32, Dtype.BFLOAT16]
@@ -43,29 +43,15 @@ ALTERATIONS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@dataclass(frozen=True)
-class Call:
-    """An operation of a reference, with its arguments and result."""
-
-    name: str
-    arguments: tuple[Any, ...]
-    options: dict[str, Any]
-    result: Any
-
-
 @dataclass
 class Altered:
-    """The operations of a reference, with the result of one call in each step altered.
-
-    Calls with the same arguments at the same place as in `before` are not computed again.
-    """
+    """The operations of a reference, with the result of one call in each step altered."""
 
     ops: Ops
-    before: Sequence[Call] = ()
     number: int = -1  # of the call, from 0
     alter: Callable[[Any], Any] = lambda y: y
     period: int = 2**62  # calls of a step
-    calls: list[Call] = field(default_factory=list)
+    calls: list[str] = field(default_factory=list)
 
     def __getattr__(self, name: str) -> Any:
         operation = getattr(self.ops, name)
@@ -73,32 +59,11 @@ class Altered:
             return operation
 
         def call(*arguments: Any, **options: Any) -> Any:
-            number = len(self.calls)
-            earlier_call = self.before[number] if number < len(self.before) else None
-            if earlier_call and are_equal(
-                (name, arguments, options), (earlier_call.name, earlier_call.arguments, earlier_call.options)
-            ):
-                result = earlier_call.result
-            else:
-                result = operation(*arguments, **options)
-            self.calls.append(Call(name, arguments, options, result))
+            number, result = len(self.calls), operation(*arguments, **options)
+            self.calls.append(name)
             return self.alter(result) if number % self.period == self.number else result
 
         return call
-
-
-def are_equal(first: Any, second: Any) -> bool:
-    """Whether arguments are equal.
-
-    A value that is being differentiated equals nothing, since it belongs to one pass.
-    """
-    if isinstance(first, np.ndarray):
-        return first is second or (isinstance(second, np.ndarray) and np.array_equal(first, second))
-    if isinstance(first, tuple):
-        return len(first) == len(second) and all(map(are_equal, first, second))
-    if isinstance(first, dict):
-        return first.keys() == second.keys() and all(are_equal(first[key], second[key]) for key in first)
-    return isinstance(first, int | float | str | np.generic | None) and first == second
 
 
 def nearest(dtype: Dtype) -> Ops:
@@ -136,8 +101,6 @@ class Mutants:
 
     def __post_init__(self) -> None:
         self.arrays: Any = self.work.arrays(Draw(self.dtype))
-        if has_forward(self.work):  # then every computation uses the same objects
-            self.arrays = {name: wide(array) for name, array in self.arrays.items()}
         self.most = FEW if (self.work.cost(self.dtype).flops or 0) > LARGE else MOST
 
         plain = Altered(nearest(self.dtype))
@@ -147,18 +110,15 @@ class Mutants:
     def computed(self, arrays: Any, ops: Altered) -> Mapping[str, Any]:
         return elements(self.work, arrays, self.dtype, ops if has_forward(self.work) else None)
 
-    def altered(self, **alteration: Any) -> Altered:
-        return Altered(nearest(self.dtype), self.calls, **alteration)
-
     def of_calls(self) -> Iterator[tuple[str, Callable[[], Any]]]:
         period = len(self.calls) // (verify.STEPS if isinstance(self.work, Training) else 1)
         for number in spread(period, self.most):
-            following = self.calls[number + 1].name if number + 1 < period else ""
+            following = self.calls[number + 1] if number + 1 < period else ""
             for name, alter in ALTERATIONS.items():
                 if name == "times 1.1" and following.endswith("_norm"):
                     continue  # which undoes it
-                ops = self.altered(number=number, alter=alter, period=period)
-                yield f"{self.calls[number].name} {number}", partial(self.computed, self.arrays, ops)
+                ops = Altered(nearest(self.dtype), number=number, alter=alter, period=period)
+                yield f"{self.calls[number]} {number}", partial(self.computed, self.arrays, ops)
 
     def of_arrays(self) -> Iterator[tuple[str, Callable[[], Any]]]:
         names = list(self.arrays)
@@ -169,7 +129,7 @@ class Mutants:
                 makes_sense = array.dtype.kind == "f" or title == "shifted"  # indices are not scaled
                 if makes_sense and not np.array_equal(altered, array):
                     arrays = {**self.arrays, name: altered}
-                    yield name, partial(self.computed, arrays, self.altered())
+                    yield name, partial(self.computed, arrays, Altered(nearest(self.dtype)))
 
 
 def ratios(work: Workload, dtype: Dtype) -> tuple[float, dict[str, float]]:
