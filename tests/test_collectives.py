@@ -58,12 +58,6 @@ def collective(name: str, world: int, rank: int | None = None) -> BetweenRanks:
     return work
 
 
-def of_arrays(name: str, world: int) -> Collective:
-    work = collective(name, world)
-    assert isinstance(work, Collective)
-    return work
-
-
 @pytest.fixture(autouse=True)
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(POLICIES, "quick", POLICIES["quick"])  # restored afterwards
@@ -156,7 +150,8 @@ FACTORS: dict[str, Callable[[int], float]] = {
 @pytest.mark.parametrize("name", OF_ARRAYS)
 @pytest.mark.parametrize("world", [2, 3, 8])
 def test_bandwidths_agree_with_nccl_tests(name: str, world: int) -> None:
-    work = of_arrays(name, world)
+    work = collective(name, world)
+    assert isinstance(work, Collective)
     cost = work.cost(Dtype.FLOAT32)
     assert cost.items == 4 * work.size
     assert cost.link_bytes == pytest.approx(FACTORS[name](world) * cost.items, rel=1e-3)

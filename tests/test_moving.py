@@ -1,14 +1,13 @@
 """Operations that move data and compute little: wrong programs are detected in each dtype."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from benchbench import registry
 from benchbench.backends.base import Backend, backend_class
 from benchbench.backends.fake import Fake, FakeSession
 from benchbench.backends.jax import Jax
@@ -27,10 +26,11 @@ from benchbench.worker.jobs import largest_deviation
 from benchbench.worker.program import build
 from benchbench.worker.reference import reference
 from benchbench.worker.verify import tolerance
-from benchbench.workloads.base import CONSUMER, OUTPUT, SOURCE, Draw, Operation, Program
+from benchbench.workloads.base import CONSUMER, OUTPUT, SOURCE, Draw, Program
 from benchbench.workloads.operations.elementwise import SCALAR
 from benchbench.workloads.transfers.copies import NEXT, PRODUCT
 from tests.factories import a_probe
+from tests.tiny import tiny
 
 Index = NDArray[np.int64]
 pytestmark = pytest.mark.filterwarnings(
@@ -97,11 +97,6 @@ MUTANTS: list[tuple[str, dict[str, Any], str, Wrong]] = [
     ("scatter", {}, "the next row", next_row),
     ("scatter", {}, "overwritten", overwritten),
 ]
-
-
-def tiny(name: str, **params: Any) -> Operation:
-    work = registry.load_class("benchbench.workloads", name, Operation)().tiny()  # type: ignore[type-abstract]
-    return replace(work, **params)  # type: ignore[type-var]
 
 
 @pytest.mark.parametrize("dtype", [Dtype.FLOAT64, Dtype.FLOAT32, Dtype.FLOAT16, Dtype.BFLOAT16])

@@ -248,24 +248,16 @@ def test_a_wrong_training_step_is_wrong_in_every_dtype(dtype: Dtype) -> None:
         assert caught > 1.5, f"{name} in {dtype}"
 
 
-def inferred(dtype: Dtype, ops: Ops) -> float:
-    """Error of the output of inference as a multiple of the tolerance of the dtype."""
-    work = SmallInfer()
-    elements = work.references(work.arrays(Draw(dtype)), verify.sample_indices(work), ops)
-    reference = reference_of(work, dtype)
-    return verify.worst(elements, reference.expected, reference.tolerance).ratio
-
-
 FORWARD = {name: ops for name, ops in STRUCTURE.items() if "cross_entropy" not in vars(ops)}
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_wrong_inference_is_wrong_in_every_dtype(dtype: Dtype) -> None:
-    assert inferred(dtype, Ops(nearest(dtype))) < 1
+    assert error_ratio(SmallInfer(), dtype) < 1
     for name, ops in FORWARD.items():  # dtypes below float32 are verified in float32, too
-        caught = inferred(dtype, ops(nearest(dtype)))
+        caught = error_ratio(SmallInfer(), dtype, ops)
         if dtype.is_narrow:
-            caught = max(caught, inferred(Dtype.FLOAT32, ops(nearest(Dtype.FLOAT32))))
+            caught = max(caught, error_ratio(SmallInfer(), Dtype.FLOAT32, ops))
         assert caught > 1.5, f"{name} in {dtype}"
 
 

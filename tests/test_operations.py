@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchbench import registry
 from benchbench.errors import UsageError
 from benchbench.model.case import Dtype
 from benchbench.worker import verify
@@ -24,18 +23,12 @@ from benchbench.workloads.operations.elementwise import COUNTED, SHARE, Dropout
 from benchbench.workloads.operations.gemm import Gemm
 from benchbench.workloads.operations.moe import CHOSEN, EXPERTS, Moe, MoeBackward
 from tests.test_networks import FRAMEWORKS, started
-from tests.tiny import error_ratio, reference_of
+from tests.tiny import error_ratio, reference_of, tiny
 
 Arrays = dict[str, Any]
 
 
 DTYPES = [Dtype.FLOAT64, Dtype.FLOAT32, Dtype.BFLOAT16, Dtype.FLOAT16]
-
-
-def tiny(name: str, **sizes: Any) -> Operation:
-    kind: Any = registry.load_class("benchbench.workloads", name, Operation)
-    work: Operation = replace(kind().tiny(), **sizes)
-    return work
 
 
 def changed(name: str, change: Callable[[Any], Any]) -> Callable[[Arrays], Arrays]:

@@ -27,6 +27,7 @@ from benchbench.worker.verify import relative_error
 from benchbench.workloads._reference.torch_rounding import Widening, computed_in
 from benchbench.workloads.base import Draw
 from tests.deviations import deviation, mutated
+from tests.model_mutants import a_bias_forgotten, weights_in_float16
 from tests.program import accelbench, rows
 
 BATCH, LENGTH = torch.export.Dim("batch", max=64), torch.export.Dim("length", max=8)
@@ -119,23 +120,14 @@ def test_tensors_made_by_a_program_are_on_its_device(tmp_path: Path) -> None:
     assert module(torch.zeros(2, 3)).tolist() == [[0, 1, 2]] * 2
 
 
-def forgotten_bias(module: Any) -> None:
-    module.get_parameter("up.bias").data.zero_()
-
-
 def forgotten_row(module: Any) -> None:
     module.get_parameter("up.weight").data[3].zero_()
-
-
-def half(module: Any) -> None:
-    for parameter in module.parameters():
-        parameter.data.copy_(parameter.half())
 
 
 def test_right_programs_pass_and_wrong_ones_are_detected(folder: Path) -> None:
     model = the_model(folder / "words.pt2")
     assert deviation(model).ratio < 0.8
-    for wrong in (forgotten_bias, forgotten_row, half):
+    for wrong in (a_bias_forgotten, forgotten_row, weights_in_float16):
         assert deviation(model, computed=mutated(model, wrong)).ratio > 2, wrong
 
 

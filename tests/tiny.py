@@ -1,5 +1,6 @@
 """Every workload at its tiny size."""
 
+from dataclasses import replace
 from functools import cache
 from math import prod
 from typing import Any
@@ -22,8 +23,8 @@ NAMES = [name for name, kind in EVERY.items() if 1 in kind.worlds]  # COLLECTIVE
 COLLECTIVES = [name for name in EVERY if name not in NAMES]
 
 
-def tiny(name: str) -> Workload:
-    return EVERY[name]().tiny()
+def tiny(name: str, **sizes: Any) -> Any:
+    return replace(EVERY[name]().tiny(), **sizes)  # type: ignore[type-var]
 
 
 def parameters_of(network: Any) -> int:
