@@ -225,21 +225,6 @@ def test_energy_is_positive_or_has_a_reason(joules: list[float], gaps: list[floa
 # Simulation of a machine without other programs: ticks of /proc/stat, the sampler's cost, and housekeeping
 
 
-def recorded_runs() -> list[list[Measurement]]:
-    """Runs on two cores of a virtual machine without other programs (`studies/quiet_runs.py`)."""
-    runs = json.loads((ROOT / "tests/data/quiet_runs.json").read_bytes())
-    return [
-        [
-            a_measurement(
-                window=msgspec.convert(process["window"], Window),
-                telemetry=msgspec.convert(process["telemetry"], Telemetry),
-            )
-            for process in run
-        ]
-        for run in runs
-    ]
-
-
 def with_other_load(process: Measurement, cores: float) -> Measurement:
     telemetry = process.telemetry
     assert telemetry
@@ -248,7 +233,13 @@ def with_other_load(process: Measurement, cores: float) -> Measurement:
 
 
 def test_recorded_runs_are_contended_only_with_a_neighbour() -> None:
-    for run in recorded_runs():
+    """Runs on two cores of a virtual machine without other programs (`studies/quiet_runs.py`)."""
+    for processes in json.loads((ROOT / "tests/data/quiet_runs.json").read_bytes()):
+        parts = [
+            (msgspec.convert(process["window"], Window), msgspec.convert(process["telemetry"], Telemetry))
+            for process in processes
+        ]
+        run = [a_measurement(window=window, telemetry=telemetry) for window, telemetry in parts]
         assert conditions.contended(run) == []
         assert conditions.other_cores(run) is not None
         noisy = [with_other_load(process, 0.5) for process in run]

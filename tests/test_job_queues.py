@@ -320,35 +320,30 @@ def on_device(device: str, target: str = "torch", size: int = 8) -> Case:
 REASON = "cuda:0 was lost: {case}: no answer after 9 s, and no signal ends its process 7"
 
 
+STUCK_CASES = [
+    on_device("cuda:0"),
+    on_device("cuda:0", size=16),
+    on_device("cuda:0", "jax"),
+    on_device("cuda:1"),
+    on_device("cpu", "jax"),
+]
+
+
 def test_w5_a_stuck_device_gets_no_more_jobs(stuck_pool: tuple[WorkerPool, Asked]) -> None:
-    stuck = on_device("cuda:0")
-    cases = [
-        stuck,
-        on_device("cuda:0", size=16),
-        on_device("cuda:0", "jax"),
-        on_device("cuda:1"),
-        on_device("cpu"),
-    ]
-    answers = [stuck_pool[0].run_case(case, {"kind": "measure"}) for case in cases]
+    answers = [stuck_pool[0].run_case(case, {"kind": "measure"}) for case in STUCK_CASES]
     outcomes = [decode_outcome(answer, {}) for answer, _ in answers if answer.reply is None]
     assert [outcome.status for outcome in outcomes] == [Status.TIMEOUT, Status.LOST, Status.LOST]
-    assert {outcome.message for outcome in outcomes[1:]} == {REASON.format(case=stuck.id)}  # type: ignore[union-attr]
-    assert [name for _, name in stuck_pool[1]] == [stuck.id, cases[3].id, cases[4].id]
+    assert {outcome.message for outcome in outcomes[1:]} == {REASON.format(case=STUCK_CASES[0].id)}  # type: ignore[union-attr]
+    assert [name for _, name in stuck_pool[1]] == [STUCK_CASES[number].id for number in (0, 3, 4)]
 
 
 def test_w5_verification_avoids_a_stuck_device(stuck_pool: tuple[WorkerPool, Asked]) -> None:
-    cases = [
-        on_device("cuda:0"),
-        on_device("cuda:0", size=16),
-        on_device("cuda:0", "jax"),
-        on_device("cpu", "jax"),
-    ]
     verified: Verified = {}
-    stuck_pool[0].run_jobs([verify_job(case, {}, verified) for case in cases], lambda label: None)
-    results = [verified[case.id] for case in cases]
+    stuck_pool[0].run_jobs([verify_job(case, {}, verified) for case in STUCK_CASES], lambda label: None)
+    results = [verified[case.id] for case in STUCK_CASES]
     statuses = [result.status if isinstance(result, Failure) else result for result in results]
-    assert statuses == [Status.TIMEOUT, Status.LOST, Status.LOST, 0.0]
-    assert {name for _, name in stuck_pool[1]} == {cases[0].id, cases[3].id}
+    assert statuses == [Status.TIMEOUT, Status.LOST, Status.LOST, 0.0, 0.0]
+    assert {name for _, name in stuck_pool[1]} == {STUCK_CASES[number].id for number in (0, 3, 4)}
 
 
 def test_w5_a_process_stuck_on_a_cpu_affects_only_its_case() -> None:

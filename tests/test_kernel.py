@@ -1,5 +1,6 @@
 """Facts read from the kernel: CPU time, caches, cgroups, processes, energy, memory, and the machine's id."""
 
+import json
 import os
 import signal
 import subprocess
@@ -13,7 +14,9 @@ from hypothesis import strategies as st
 
 from benchbench.machine import kernel
 from benchbench.machine.environment import machine_id
+from benchbench.machine.variables import STEADY
 from benchbench.model.measurement import Memory
+from benchbench.worker import memory
 from tests.machines import Files, tree
 from tests.program import wait_for
 
@@ -107,10 +110,6 @@ V1 = "4:cpu,cpuacct:/x\n"
 STOPPED = "nr_periods 200\nnr_throttled 50\n"
 
 
-def throttling(root: Path, files: Files) -> kernel.Throttling | None:
-    return kernel.read_throttling(kernel.throttling_files(tree(root, files)))
-
-
 @pytest.mark.parametrize(
     ("group", "files", "expected"),
     [
@@ -133,7 +132,8 @@ def test_throttling_is_read_in_seconds(
     tmp_path: Path, group: str, files: Files, expected: kernel.Throttling | None
 ) -> None:
     stats = {f"sys/fs/cgroup/{folder}/cpu.stat": text for folder, text in files.items()}
-    assert throttling(tmp_path, {"proc/self/cgroup": group} | stats) == expected
+    root = tree(tmp_path, {"proc/self/cgroup": group} | stats)
+    assert kernel.read_throttling(kernel.throttling_files(root)) == expected
 
 
 def test_a_cgroup_with_two_names_is_counted_once(tmp_path: Path) -> None:
@@ -295,9 +295,9 @@ def test_a_refused_reset_is_reported_and_creates_no_file(tmp_path: Path) -> None
     assert not kernel.reset_host_peak(tmp_path / "clear_refs")
     assert not kernel.reset_host_peak(Path("/dev/full"))
     assert list(tmp_path.iterdir()) == []
-    memory = kernel.peak_host(False)
-    assert memory.bytes is None
-    assert "since the start" in memory.reason
+    unreset = kernel.peak_host(False)
+    assert unreset.bytes is None
+    assert "since the start" in unreset.reason
 
 
 def test_telemetry_needs_only_the_standard_library() -> None:
@@ -308,3 +308,77 @@ def test_telemetry_needs_only_the_standard_library() -> None:
     loaded = {name.partition(".")[0] for name in answer.stdout.split()}
     assert "benchbench" in loaded
     assert loaded <= set(sys.stdlib_module_names) | {"benchbench"}
+
+
+STEPS = """
+import json, sys
+import numpy as np
+from benchbench.worker.memory import step_peak
+
+def step(extra):
+    kept = [np.ones(4 * 2**20, np.uint8) for _ in range(extra)]
+    return np.ones(4 * 2**20, np.uint8)
+
+hoard = [np.ones(4 * 2**20, np.uint8) for _ in range(40)]
+del hoard  # 160 MiB, which a steady allocator keeps
+peaks = [step_peak(lambda: step(extra), lambda output: None).bytes for extra in (0, 8, 0, 16)]
+kept = [np.ones(4 * 2**20, np.uint8) for _ in range(40)]
+del kept
+resident = int(open("/proc/self/statm").read().split()[1]) * 4096
+print(json.dumps([*peaks, resident]))
+"""
+
+
+def peaks(environment: dict[str, str], program: str = STEPS) -> list[int]:
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+    process = subprocess.run(
+        [sys.executable, "-c", program], env=plain | environment, capture_output=True, text=True, check=True
+    )
+    return [int(load) for load in json.loads(process.stdout)]
+
+
+FREEING = """
+import json
+import numpy as np
+from benchbench.worker.memory import step_peak
+
+MIB = 2**20
+
+def step(first):
+    a = np.ones(first, np.uint8)
+    b = np.ones(8 * MIB, np.uint8)
+    del a
+    return np.ones(20 * MIB, np.uint8)
+
+hoard, wall = np.ones(160 * MIB, np.uint8), np.ones(8 * MIB, np.uint8)
+del hoard  # a hole: behind it the heap goes on
+print(json.dumps([step_peak(lambda: step(first), lambda output: None).bytes for first in (1, 16 * MIB)]))
+"""
+
+
+@pytest.mark.real
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's allocator and /proc")
+def test_arrays_freed_before_the_peak_do_not_count() -> None:
+    """In one hole of the heap, the pages of the freed array would count beside those of the larger one."""
+    less, more = peaks(STEADY, FREEING)
+    assert abs(more - less) < MIB
+
+
+@pytest.mark.real
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's allocator and /proc")
+def test_the_peak_is_the_memory_of_the_step_under_either_allocator() -> None:
+    steady, system = peaks(STEADY), peaks({})
+    for increases in (steady, system):
+        plain, eight, again, sixteen, _ = increases
+        assert abs(eight - plain - 32 * MIB) < MIB
+        assert abs(sixteen - plain - 64 * MIB) < MIB
+        assert abs(again - plain) < MIB
+    assert max(abs(a / b - 1) for a, b in zip(steady[:4], system[:4], strict=True)) < 0.03
+    assert steady[4] > system[4] + 100 * MIB  # restore the steady allocator
+
+
+def test_steps_run_without_glibc(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    monkeypatch.setattr("benchbench.worker.memory.ctypes.CDLL", lambda name: object())
+    memory.step_peak(lambda: len(calls), calls.append)
+    assert calls == list(range(1 + memory.STEPS))  # the first call does not count
