@@ -66,6 +66,14 @@ def test_chosen_cases_fit_the_time_left_and_are_at_most_half(widths: list[CaseWi
     assert all(width.width > 0.005 for width in chosen_widths)
 
 
+def test_a_case_that_does_not_fit_is_skipped() -> None:
+    widths = [
+        CaseWidth(case=case, width=1 / place, cost_s=50.0 if place == 2 else 9.0)
+        for place, case in enumerate(cases(4), 1)
+    ]
+    assert least_precise(widths, 20.0, 0.005) == [widths[0].case, widths[2].case]
+
+
 @given(some_widths, st.floats(0, 300), st.randoms())
 def test_the_order_of_cases_does_not_matter(widths: list[CaseWidth], left_s: float, source: Any) -> None:
     shuffled = source.sample(widths, len(widths))
