@@ -274,9 +274,8 @@ def test_one_entry_adds_a_metric_everywhere(tmp_path: Path) -> None:
         """Output of a new process: a fork would not have the entry."""
         command = [sys.executable, "-m", "benchbench.cli", *arguments]
         environ = environment(PYTHONPATH=str(tmp_path))
-        return subprocess.run(
-            command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=True
-        ).stdout
+        options: dict[str, Any] = {"capture_output": True, "text": True, "check": True}
+        return str(subprocess.run(command, cwd=tmp_path, env=environ, **options).stdout)
 
     def parsed(*arguments: str) -> Any:
         return json.loads(output_of(*arguments, "--format", "json"))

@@ -386,12 +386,10 @@ params = st.dictionaries(st.sampled_from("mnkb"), st.integers(1, 3), min_size=1)
 
 
 @given(st.lists(st.tuples(st.sampled_from(["gemm", "conv2d"]), params), max_size=8))
-def test_different_cases_have_different_short_ids(sizes: list[tuple[str, dict[str, int]]]) -> None:
-    names = sorted({name for _, sizes_of_case in sizes for name in sizes_of_case})
-    cases = [
-        (workload, {name: sizes_of_case.get(name, 0) for name in names}) for workload, sizes_of_case in sizes
-    ]
-    ids = {a_case(workload=workload, params=sizes_of_case).id for workload, sizes_of_case in cases}
+def test_different_cases_have_different_short_ids(cases_drawn: list[tuple[str, dict[str, int]]]) -> None:
+    names = sorted({name for _, sizes in cases_drawn for name in sizes})
+    cases = [(workload, {name: sizes.get(name, 0) for name in names}) for workload, sizes in cases_drawn]
+    ids = {a_case(workload=workload, params=sizes).id for workload, sizes in cases}
     assert len({cell.short for cell in case_cells(ids).values()}) == len(ids)
 
 

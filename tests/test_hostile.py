@@ -54,10 +54,8 @@ def too_large(path: Path) -> None:
 
 def has_namespaces() -> bool:
     """Whether this process can create a network namespace."""
-    program = shutil.which("unshare")
-    return (
-        program is not None and subprocess.run([program, "-rn", "true"], capture_output=True).returncode == 0
-    )
+    command = [shutil.which("unshare") or "false", "-rn", "true"]
+    return subprocess.run(command, capture_output=True).returncode == 0
 
 
 NO_FILES = (a_fifo, a_device, a_folder, too_large)

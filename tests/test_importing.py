@@ -316,10 +316,8 @@ def a_repetition(time: float, **over: Any) -> dict[str, Any]:
     return repetition | {"real_time": time, "cpu_time": 1.0, "time_unit": "us"} | over
 
 
-def an_aggregate(aggregate: str, time: float, **over: Any) -> dict[str, Any]:
-    return a_repetition(
-        time, run_type="aggregate", aggregate_name=aggregate, repetitions=9, iterations=9, **over
-    )
+def an_aggregate(kind: str, time: float, **over: Any) -> dict[str, Any]:
+    return a_repetition(time, run_type="aggregate", aggregate_name=kind, repetitions=9, iterations=9, **over)
 
 
 def test_repetitions_of_google_benchmark_are_samples_of_one_process(tmp_path: Path) -> None:

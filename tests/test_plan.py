@@ -22,7 +22,7 @@ from tests.factories import a_case, a_failure, a_left_out, a_probe, a_record, a_
 CPU = Device(name="cpu", device_class=DeviceClass.CPU, model="a CPU")
 GPU0 = Device(name="cuda:0", device_class=DeviceClass.ACCELERATOR, model="a GPU")
 SQUARES = Entry(
-    workload="gemm", cpu=[{"m": [8, 16], "n": 4, "k": 4}], accelerator=[{"m": 512, "n": 512, "k": 512}]
+    workload="gemm", cpu=[{"m": [8, 16], "n": 4, "k": 4}], accelerator=[{"m": 64, "n": 64, "k": 64}]
 )
 
 
@@ -50,7 +50,7 @@ def test_lists_are_axes_and_ids_contain_every_value() -> None:
 
 def test_sizes_adapt_to_the_class_of_the_device() -> None:
     assert ids(planned(SQUARES, probe("torch", CPU, GPU0))) == [
-        "gemm(m=512,n=512,k=512)/float32/eager@torch:cuda:0"
+        "gemm(m=64,n=64,k=64)/float32/eager@torch:cuda:0"
     ]
 
 
@@ -212,9 +212,8 @@ def test_a_parameter_without_name_or_value_is_an_error(text: str) -> None:
 
 
 def test_estimates_grow_with_the_work() -> None:
-    small, large = planned(
-        SQUARES, probe("torch", CPU), params={"m": [8, 8000], "n": [8000], "k": [8000]}
-    ).cases
+    params = {"m": [8, 8000], "n": [8000], "k": [8000]}
+    small, large = planned(SQUARES, probe("torch", CPU), params=params).cases
     policy = POLICIES["quick"]
     classes = {("torch", "cpu"): DeviceClass.CPU}
     assert process_s(small, policy, classes) < process_s(large, policy, classes)

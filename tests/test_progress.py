@@ -84,9 +84,8 @@ def test_an_omitted_case_is_listed_once_with_its_side() -> None:
     assert left_out_summary(two_sides(omissions, omissions)) == [
         "left out: 2 on torch:cuda:0, unavailable: this torch is a CPU build"
     ]
-    assert left_out_summary(two_sides(other_omissions)) == [
-        "left out: 1 on torch:cuda:0 (B), unavailable: no GPU"
-    ]
+    (line_text,) = left_out_summary(two_sides(other_omissions))
+    assert line_text == "left out: 1 on torch:cuda:0 (B), unavailable: no GPU"
     assert left_out_summary(two_sides(omissions_by_reason)) == [
         "left out: 1 on torch:cuda:0 (A), unavailable: no; on torch:cuda:0 (B), unavailable: never"
     ]
@@ -158,9 +157,8 @@ RUN = ("run", "-w", "gemm", "-b", "fake", "--rounds", "3", "-p", "m=8,16")
 
 def record_counts(folder: Path) -> list[int]:
     """Records of each stored run that ended by itself."""
-    stored_runs = (
-        runs.read_run(folder / "results/runs" / name) for name in selectors.run_ids(folder / "results")
-    )
+    root = folder / "results"
+    stored_runs = (runs.read_run(root / "runs" / name) for name in selectors.run_ids(root))
     return [len(run.records) for run in stored_runs if run.ended and not run.damaged]
 
 

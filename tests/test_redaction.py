@@ -118,9 +118,8 @@ def test_secrets_in_worker_messages_are_hidden_on_arrival() -> None:
     outputs = f"password={CANARY}"
     outcome = {"status": "failed", "message": outputs, "log": f"line 1\n{outputs}"}
     sizes = {"text": [{"reason": outputs}]}
-    answer = Answer(
-        {"outcome": outcome, "described": {"mistake": outputs}, **sizes}, log=outputs, message=outputs
-    )
+    reply = {"outcome": outcome, "described": {"mistake": outputs}, **sizes}
+    answer = Answer(reply, log=outputs, message=outputs)
     assert CANARY not in f"{answer} {Greeting(status='broken', reason=outputs)}"
 
 
@@ -361,9 +360,8 @@ def test_text_of_other_programs_is_removed_from_messages(tmp_path: Path, name: s
         left_out=(a_left_out(reason=text),),
         probes=(replace(a_probe(), reason=text, missing=(("cuda", text),)),),
     )
-    messages = messages_of(
-        api.share_run(runs.store_run(tmp_path / "results", run), tmp_path / "shared").folder
-    )
+    folder = runs.store_run(tmp_path / "results", run)
+    messages = messages_of(api.share_run(folder, tmp_path / "shared").folder)
     assert messages[0].startswith("RuntimeError: ")
     assert [message for message in messages if re.search(pattern, message)] == []
 
@@ -430,9 +428,8 @@ def test_a_shared_interrupted_run_is_still_interrupted(tmp_path: Path) -> None:
 def test_a_user_named_like_a_backend_changes_no_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGNAME", "torch")
     folder = runs.store_run(tmp_path, a_run(some_rounds(1.0), id="mine"))
-    assert (
-        runs.read_run(api.share_run(folder, tmp_path / "out").folder).records == runs.read_run(folder).records
-    )
+    shared = api.share_run(folder, tmp_path / "out").folder
+    assert runs.read_run(shared).records == runs.read_run(folder).records
 
 
 def test_export_options_exclude_each_other(tmp_path: Path) -> None:

@@ -78,9 +78,8 @@ def test_a_file_that_cannot_be_imported_is_listed_and_fails_when_loaded(folder: 
 
 
 def test_shared_modules_of_the_package_are_not_workloads() -> None:
-    assert not {"base", "operations", "networks", "transfers"} & set(
-        registry.entry_names("benchbench.workloads")
-    )
+    names = registry.entry_names("benchbench.workloads")
+    assert not {"base", "operations", "networks", "transfers"} & set(names)
 
 
 @dataclasses.dataclass(frozen=True)

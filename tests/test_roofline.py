@@ -191,9 +191,8 @@ def test_the_fraction_of_the_roof_never_exceeds_those_of_its_two_peaks(
 
 def lines(ceilings: tuple[Ceiling, ...], **cost: Any) -> dict[str, tuple[str, ...]]:
     measurement = a_measurement(iterations=1, block_s=(0.01,) * 5, cost=a_cost(**cost))
-    return columns_of(
-        report_document(a_run([a_record(measurement, round=n) for n in range(3)]), ceilings=ceilings)
-    )
+    run = a_run([a_record(measurement, round=n) for n in range(3)])
+    return columns_of(report_document(run, ceilings=ceilings))
 
 
 def test_the_report_shows_known_fractions_and_bounds() -> None:

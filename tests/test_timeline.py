@@ -280,9 +280,7 @@ stretches = st.lists(
 
 @given(stretches)
 def test_communication_equals_a_count_of_every_instant(stretches_drawn: list[tuple[int, int, str]]) -> None:
-    spans = [
-        a_span(name, at, at + length, str(lane)) for lane, (at, length, name) in enumerate(stretches_drawn)
-    ]
+    spans = [a_span(name, at, at + size, str(lane)) for lane, (at, size, name) in enumerate(stretches_drawn)]
 
     def run(name: str, at: int) -> bool:
         return any(kind == name and begin <= at < begin + length for begin, length, kind in stretches_drawn)
@@ -405,9 +403,8 @@ def test_ranks_are_profiled_together_with_all_traces(tmp_path: Path, monkeypatch
     (table,) = api.profile(run.info.id, results=tmp_path)
     assert [item.communication_s for item in table.ranks] == pytest.approx([3e-3, 2e-3])
     assert [item.step_s for item in table.ranks] == pytest.approx([4e-3, 4e-3])
-    assert {item.name: item.self_s for item in table.rows} == pytest.approx(
-        {"all_reduce": 3e-3, "product": 1e-3}
-    )
+    self_times = {item.name: item.self_s for item in table.rows}
+    assert self_times == pytest.approx({"all_reduce": 3e-3, "product": 1e-3})
     products = [
         next(item["dur"] for item in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"])
         for name in table.traces

@@ -141,9 +141,8 @@ def test_openvino_operators_are_counter_means_of_the_recorded_steps() -> None:
 
 
 def test_counters_of_whole_microseconds_do_not_exceed_the_steps() -> None:
-    profile = engines.parse_openvino_counters(
-        [], counters(7e-6, 3e-6), 0, replace(RECORDING, step_s=(6e-6, 6e-6))
-    )
+    recording = replace(RECORDING, step_s=(6e-6, 6e-6))
+    profile = engines.parse_openvino_counters([], counters(7e-6, 3e-6), 0, recording)
     assert (profile.wall_s, profile.busy_s, profile.gaps.total_s) == pytest.approx((12e-6, 12e-6, 0.0))
     assert sum(operator.host_self_s for operator in profile.operators) == pytest.approx(12e-6)
 
@@ -309,9 +308,7 @@ def test_tensorflow_kernels_are_named_by_type() -> None:
 
 
 def test_a_gpu_is_read_from_its_streams_and_a_tpu_from_its_operators() -> None:
-    kernel = e(
-        "loop_fusion_3", 1, 2, hlo_op="loop_fusion.3", hlo_module="jit_step", flops=50, bytes_accessed=8
-    )
+    kernel = e("loop_fusion_3", 1, 2, hlo_op="loop_fusion.3", hlo_module="jit", flops=50, bytes_accessed=8)
     gpu = xplane(
         line("Stream #14(Compute)", kernel, e("memcpy32_post", 5, 1), plane="/device:GPU:0"),
         line("XLA Ops", kernel, plane="/device:GPU:0"),
