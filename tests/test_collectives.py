@@ -215,6 +215,14 @@ def test_without_shared_memory_a_barrier_is_tested_with_each_rank_late(processes
     assert gone_early(world, holds, moment, lambda: now) == 0
 
 
+@FORKS
+def test_ranks_that_wait_at_a_barrier_are_never_early(tmp_path: Path) -> None:
+    def run(world: World) -> int:
+        return gone_early(world, lambda: world.gather(None), 0.01)
+
+    assert ahead_of_another(tmp_path, run) == [0, 0]
+
+
 def test_send_recv_patterns_are_rings_or_pairs() -> None:
     def sources(pattern: str, world: int) -> list[int]:
         placement = Placement(devices=world, strategy=Strategy.COLLECTIVE)

@@ -290,7 +290,7 @@ def test_obstacles_are_reported_with_advice(tmp_path: Path, text: str, mistake: 
 
 
 def measured_row(folder: Path, text: str, *options: str, code: int = 0) -> dict[str, Any]:
-    """The row of a module that is measured on torch, and the notes on it."""
+    """The row of a module that is measured on torch."""
     (folder / "mine.py").write_text(text)
     engine = ("-b", "torch", "--mode", "eager", "--brief", "--rounds", "1", "--threads", "1")
     accelbench("run", "--model", "mine.py", *engine, *options, cwd=folder, code=code)
@@ -378,12 +378,7 @@ def test_a_random_output_is_named_and_the_others_are_compared(tmp_path: Path) ->
     assert {"kind": NoteKind.NOT_COMPARED, "data": {"outputs": "1"}} in notes
 
 
-SMALL: dict[str, Any] = {
-    "hidden_size": 32,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "intermediate_size": 64,
-}
+SMALL = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
 CONFIGS: dict[str, dict[str, Any]] = {
     "t5": {"vocab_size": 99, "d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 1, "num_heads": 2},
     "whisper": {
