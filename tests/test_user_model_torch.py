@@ -217,6 +217,7 @@ def test_mixed_precision_widens_only_the_tolerance_of_its_output(tmp_path: Path)
             "of the rows of its weights could be zero",
         ),
     ],
+    ids=["state", "overwritten", "shape", "empty", "partly_random", "random", "integers", "float32", "faint"],
 )
 def test_a_module_that_cannot_be_verified_has_the_reason(tmp_path: Path, text: str, reason: str) -> None:
     assert reason in model_reference(written_model(tmp_path, text), Dtype.FLOAT32).unverified
@@ -281,7 +282,9 @@ def test_copy_of_a_module_with_computed_weights_has_its_own_parameters(tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("text", "mistake"), [(LOCKED, "model cannot be copied"), (SPARSE_INPUT, "is sparse")]
+    ("text", "mistake"),
+    [(LOCKED, "model cannot be copied"), (SPARSE_INPUT, "is sparse")],
+    ids=["lock", "sparse_input"],
 )
 def test_obstacles_are_reported_with_advice(tmp_path: Path, text: str, mistake: str) -> None:
     description = describe_model(written_spec(tmp_path, text), None)
