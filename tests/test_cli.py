@@ -350,7 +350,7 @@ def test_without_a_command_the_usage_is_shown_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("created", "start"), [(999.5, 999.5), (900.0, 997.0)])
-def test_a_shell_that_the_program_replaces_does_not_count(
+def test_a_replaced_shell_does_not_count(
     monkeypatch: pytest.MonkeyPatch, created: float, start: float
 ) -> None:
     monkeypatch.setattr("time.time", lambda: 1000.0)

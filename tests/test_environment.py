@@ -121,9 +121,7 @@ def test_only_a_limiting_quota_describes_the_machine(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("siblings", ["{even}-{odd}", "{even},{odd}"])
-def test_a_case_has_one_thread_per_core(
-    tmp_path: Path, siblings: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_case_has_a_thread_per_core(tmp_path: Path, siblings: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (environment, kernel):
         monkeypatch.setattr(module, "allowed_cpus", lambda: (0, 1, 2, 3))
     lists = {cpu: siblings.format(even=cpu - cpu % 2, odd=cpu - cpu % 2 + 1) for cpu in range(4)}
@@ -204,9 +202,7 @@ def test_a_description_has_neither_host_nor_user_nor_home() -> None:
 
 
 @pytest.mark.parametrize(("siblings", "cores"), [(["0", "1", "2"], 3), (["0,2", "1,3", "0,2", "1,3"], 2)])
-def test_an_arm_cpu_is_named_by_implementer_and_part_and_counts_its_cores(
-    tmp_path: Path, siblings: list[str], cores: int
-) -> None:
+def test_an_arm_cpu_is_named_by_implementer_and_part(tmp_path: Path, siblings: list[str], cores: int) -> None:
     topology = "sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
     files = {topology.format(cpu): f"{threads}\n" for cpu, threads in enumerate(siblings)}
     machine = machine_of(tmp_path, {"proc/cpuinfo": ARM} | files)

@@ -169,7 +169,7 @@ HASH = "1f0c2a9b7d3e5a6c8b4d1f0c2a9b7d3e5a6c8b4d"
         ([{}], {}),
     ],
 )
-def test_a_run_is_filed_under_the_commit_that_all_files_name(
+def test_a_run_has_the_commit_of_all_files(
     tmp_path: Path, commits: list[dict[str, Any]], tags: dict[str, str]
 ) -> None:
     files = [a_file(tmp_path, name=f"{n}.json", commit_info=commit) for n, commit in enumerate(commits)]

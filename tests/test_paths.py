@@ -158,7 +158,7 @@ def files_of(folder: Path) -> dict[Path, bytes]:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_python_functions_accept_the_same_paths(
+def test_functions_accept_the_paths(
     elsewhere: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     folder, typed = PATHS[path]

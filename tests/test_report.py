@@ -455,11 +455,7 @@ def test_values_of_an_axis_are_columns() -> None:
         ("mode", MODES, ("torch cpu", "torch cuda:0")),
         ("device", DEVICES, ("torch eager", "torch compile")),
         ("target", ("torch eager", "torch compile"), DEVICES),
-        (
-            "m",
-            ("m=64",),
-            ("torch eager cpu", "torch compile cpu", "torch eager cuda:0", "torch compile cuda:0"),
-        ),
+        ("m", ("m=64",), tuple(f"torch {mode} {device}" for device in DEVICES for mode in MODES)),
     ],
 )
 def test_every_axis_can_be_columns(by: str, columns: tuple[str, ...], names: tuple[str, ...]) -> None:

@@ -209,9 +209,7 @@ def test_a_run_with_differences_is_not_resumed(ended: Path, tmp_path: Path) -> N
         ({"rounds": 9}, "rounds cannot be given again"),
     ],
 )
-def test_other_options_are_refused(
-    ended: Path, tmp_path: Path, options: dict[str, Any], message: str
-) -> None:
+def test_new_options_are_refused(ended: Path, tmp_path: Path, options: dict[str, Any], message: str) -> None:
     folder = interrupted(ended, tmp_path)
     with pytest.raises(UsageError, match=message):
         api.run(resume=folder.name, results=tmp_path / "results", **options)

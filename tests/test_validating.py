@@ -185,9 +185,7 @@ def test_a_fault_names_its_line(tmp_path: Path) -> None:
         (lambda record: record.pop("started"), "'started' is a required property"),
     ],
 )
-def test_an_invalid_record_is_a_fault(
-    tmp_path: Path, change: Callable[[dict[str, Any]], object], message: str
-) -> None:
+def test_an_invalid_record_is_a_fault(tmp_path: Path, change: Callable[[Any], object], message: str) -> None:
     run = a_copy("run-2", tmp_path)
     path = run / "records.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
