@@ -403,14 +403,12 @@ def test_a_slowdown_within_the_limit_passes(results: Path, monkeypatch: pytest.M
     assert only(check(results, "RUN05", baseline=None)).verdict is not Verdict.SLOWER
 
 
-@pytest.mark.parametrize(("dedicated", "assumed"), [(True, ASSUMED_DEDICATED), (None, ASSUMED_SHARED)])
-def test_a_check_has_the_options_of_its_command(
-    results: Path, dedicated: bool | None, assumed: float
-) -> None:
+def test_a_check_has_the_options_of_its_command(results: Path) -> None:
     stored_run(results, 5)
-    policy = check(results, "RUN05", dedicated=dedicated, strict_env=True, confirm=False).result.policy
-    assert (policy.assumed, policy.strict_env) == (assumed, True)
-    assert (policy.confirm, policy.interleaved) == (False, False)
+    for dedicated, assumed in ((True, ASSUMED_DEDICATED), (None, ASSUMED_SHARED)):
+        policy = check(results, "RUN05", dedicated=dedicated, strict_env=True, confirm=False).result.policy
+        assert (policy.assumed, policy.strict_env) == (assumed, True)
+        assert (policy.confirm, policy.interleaved) == (False, False)
 
 
 def test_the_cases_of_the_baseline_are_measured_like_its_newest_session(

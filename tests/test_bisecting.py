@@ -219,23 +219,17 @@ def test_revisions_that_cannot_be_measured_leave_a_range(tmp_path: Path) -> None
 
 
 @pytest.mark.real
-def test_an_end_that_fails_is_reported_with_its_reason(tmp_path: Path) -> None:
-    root = repository(tmp_path / "repository", ["0.001", "0.001", "1 / 0"])
-    output = bisected("--rev", "v0..v2", *CASES, cwd=root, code=4)
+def test_an_end_that_fails_or_measures_other_work_is_reported_with_its_reason(tmp_path: Path) -> None:
+    root = repository(tmp_path / "repository", ["0.001", "1 / 0", "0.001"])
+    output = bisected("--rev", "v0..v1", *CASES, cwd=root, code=4)
     assert output["end"] == "unmeasured"
     assert "division by zero" in output["answer"]
-
-
-@pytest.mark.real
-def test_revisions_with_different_work_are_not_compared(tmp_path: Path) -> None:
-    root = repository(tmp_path / "repository", ["0.001"] * 2)
     text = STEPPING.replace("    summary", "    version = 2\n    summary")
     (root / "bench/stepping.py").write_text(text)
     git(root, "commit", "-qam", "another definition")
     variables = {"ACCELBENCH_WORKLOADS": str(root / "bench")}
-    process = accelbench("bisect", "--rev", "v0..HEAD", *CASES, cwd=root, code=11, **variables)
+    process = accelbench("bisect", "--rev", "v2..HEAD", *CASES, cwd=root, code=11, **variables)
     assert "other work" in process.stderr
-    assert not any(run.records for run in runs_in(root))
 
 
 @pytest.mark.real

@@ -128,20 +128,16 @@ def test_the_fastest_cheapest_and_most_efficient_hardware_may_differ() -> None:
 
 
 def test_one_day_per_machine_does_not_decide_a_difference_of_the_size_between_days() -> None:
-    runs = [a_gpu_run("A", [(SMALL, 0.001)]), a_gpu_run("B", [(SMALL, 0.00108)])]
-    assert best_of(compare_hardware(runs), Aim.FASTEST) == [None]
-    five = [
-        a_gpu_run(device, [(SMALL, seconds)], day=day, machine=device)
-        for device, seconds in (("A", 0.001), ("B", 0.00108))
-        for day in range(1, 6)
-    ]
-    assert best_of(compare_hardware(five), Aim.FASTEST) == ["A"]
+    def best(days: int, slower: float, **over: Any) -> list[str | None]:
+        runs = [
+            a_gpu_run(device, [(SMALL, seconds)], day=day, machine=device)
+            for device, seconds in (("A", 0.001), ("B", slower))
+            for day in range(1, days + 1)
+        ]
+        return best_of(compare_hardware(runs, **over), Aim.FASTEST)
 
-
-def test_dedicated_machines_are_assumed_to_vary_less() -> None:
-    runs = [a_gpu_run("A", [(SMALL, 0.001)]), a_gpu_run("B", [(SMALL, 0.0012)])]
-    assert best_of(compare_hardware(runs), Aim.FASTEST) == [None]
-    assert best_of(compare_hardware(runs, dedicated=True), Aim.FASTEST) == ["A"]
+    assert (best(1, 0.00108), best(5, 0.00108)) == ([None], ["A"])
+    assert (best(1, 0.0012), best(1, 0.0012, dedicated=True)) == ([None], ["A"])
 
 
 TRAINED = a_case(workload="convnet_train", params={"batch": 64}, phase=Phase.TRAIN)
@@ -186,10 +182,7 @@ def test_collectives_of_different_numbers_of_devices_are_different_works() -> No
         "all_reduce(n=1024)/float32[devices=2,strategy=collective]",
         "all_reduce(n=1024)/float32[devices=4,strategy=collective]",
     ]
-    assert [work_title(choice) for choice in comparison.choices] == [
-        "all_reduce  n=1024 · float32 · 2 devices",
-        "all_reduce  n=1024 · float32 · 4 devices",
-    ]
+    assert work_title(comparison.choices[1]) == "all_reduce  n=1024 · float32 · 4 devices"
 
 
 def test_each_hardware_is_ranked_by_the_best_of_its_frameworks() -> None:
