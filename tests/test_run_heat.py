@@ -17,9 +17,9 @@ from benchbench.launch.transport import Answer, JobEnd, Message, RunningJob
 from benchbench.machine.sampler import CycleWatch, Sources, TurnSampler
 from benchbench.model.case import Case
 from benchbench.model.note import Note, NoteKind
-from benchbench.model.run import Policy, Record
-from benchbench.running.heat import LiveCase, measure_heat, policy_of_heat, run_heat, turn_seconds
-from benchbench.timing.policy import POLICIES, budget_policy, with_rounds
+from benchbench.model.run import Record
+from benchbench.running.heat import LiveCase, measure_heat, run_heat, turn_seconds
+from benchbench.timing.policy import POLICIES
 from tests.factories import a_case, a_record
 from tests.machines import tree
 
@@ -171,23 +171,6 @@ def test_other_cases_enter_in_random_order() -> None:
         heat.run(seed=seed)
         orders.add("".join(name for name, _ in heat.machine.entered))
     assert orders == {"abc", "acb"}
-
-
-@pytest.mark.parametrize(
-    ("policy", "number", "cycles", "max_s"),
-    [
-        (POLICIES["quick"], 2, 10, 1.0),
-        (POLICIES["quick"], 3, 30, 3.0),
-        (with_rounds(POLICIES["quick"], 10), 3, 30, 3.0),
-        (POLICIES["rigorous"], 8, 60, 30.0),
-        (budget_policy(600.0), 3, 10, 1.0),
-    ],
-)
-def test_further_heats_of_a_short_preset_have_more_cycles(
-    policy: Policy, number: int, cycles: int, max_s: float
-) -> None:
-    longer = policy_of_heat(policy, number)
-    assert (longer.cycles, longer.max_s) == (cycles, max_s)
 
 
 def test_slow_steps_have_fewer_cycles_down_to_the_minimum() -> None:

@@ -27,7 +27,6 @@ from benchbench.model.note import Note, NoteKind, note
 from benchbench.model.run import Policy, Record, RunInfo
 from benchbench.running.verification import Announce, Precomputed, decode_outcome
 from benchbench.store.codec import storable_record
-from benchbench.timing.policy import POLICIES
 
 
 class LiveCase:
@@ -269,7 +268,6 @@ def take_cycles(living: list[LiveCase], policy: Policy, random: Random, first: i
 
 
 MAX_MEMORY_SHARE = 0.8  # of the machine's memory, for the processes of a heat
-FURTHER_CYCLES = 30  # in a heat after those that every work gets
 QUOTA_PERIODS = 5  # shortest turn, in periods of a CPU quota
 
 
@@ -306,7 +304,7 @@ def measure_heat(
     recorder, case = competitors[next(iter(live.values()))]
     parts = run_heat(
         [*live],
-        policy_of_heat(recorder.policy, number),
+        replace(recorder.policy, turn_s=turn_seconds(recorder.policy)),
         Random(f"{seed}/{number}/{case.id}"),
         lambda live_case, state: report(live[live_case], state),
         has_room,
@@ -319,23 +317,6 @@ def measure_heat(
     for live_case, place in live.items():
         if live_case.has_hung:
             yield measured_alone(place, after_hang=True)
-
-
-def policy_of_heat(policy: Policy, number: int) -> Policy:
-    """The policy with the turns of heat `number`, counted from 0.
-
-    Heats after those of the preset, such as the further heats of an undecided work, have few cases, so their
-    processes start in more time than they are timed in. They have at least FURTHER_CYCLES cycles, which make
-    the medians of a short preset more precise. With a budget, further heats may have all cases.
-    """
-    is_further = policy.budget_s is None and number >= POLICIES.get(policy.name, policy).rounds
-    factor = max(FURTHER_CYCLES / policy.cycles, 1.0) if is_further else 1.0
-    return replace(
-        policy,
-        turn_s=turn_seconds(policy),
-        cycles=round(policy.cycles * factor),
-        max_s=policy.max_s * factor,
-    )
 
 
 def turn_seconds(policy: Policy, root: Path = Path("/")) -> float:
