@@ -207,7 +207,7 @@ def test_the_taps_of_a_filter_do_not_include_channels() -> None:
 def test_a_user_model_faster_than_the_cpu_is_implausible() -> None:
     pytest.importorskip("torch")
     folder = Path(__file__).parent / "user_models"
-    spec = ModelSpec(folder=str(folder), file=str(folder / "wide.py"))
+    spec = ModelSpec(folder=str(folder), file=str(folder / "decoder.py"))
     model = model_workload(spec, describe_model(spec, None)["sizes"])
     assert model.multiplications_saved == 1
     check_cpu_limits(model, a_case(device="cpu"), 1.0)
