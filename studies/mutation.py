@@ -27,16 +27,12 @@ FILES = (
     *(f"benchbench/worker/{name}.py" for name in ("verify", "after_timing", "plausibility")),
 )
 TESTS = (
-    "page", "profiling",
     "ab", "acceptance", "asynchronous", "baselines", "bisection", "changed_work", "check",
-    "checks_in_numpy", "compare",
-    "conditions", "documents", "drift", "exporters", "float8", "gate", "graphs", "hardware",
-    "heats", "history", "hours", "layouts", "measure",
-    "metrics", "parallel", "pipeline", "plan", "plausibility",
-    "plots", "ranking", "ranks", "report",
-    "roofline", "run_heat", "schedule", "session_variance",
-    "suite", "summaries", "threads", "timed_mutants", "tolerance", "trend",
-    "update", "validating", "variance", "verification",
+    "checks_in_numpy", "compare", "conditions", "documents", "drift", "exporters", "float8", "gate",
+    "graphs", "hardware", "heats", "history", "hours", "layouts", "measure", "metrics", "page",
+    "parallel", "pipeline", "plan", "plausibility", "plots", "profiling", "ranking", "ranks", "report",
+    "roofline", "run_heat", "schedule", "session_variance", "suite", "summaries", "threads",
+    "timed_mutants", "tolerance", "trend", "update", "validating", "variance", "verification",
 )  # fmt: skip
 # Processes that tests start cannot find the settings of mutmut, so they must not record anything.
 START = """\

@@ -1,4 +1,4 @@
-"""Run `python -m MODULE` in a process forked from one that has imported the command line's modules.
+"""Run `python -m MODULE` in a fork of a process with the command line's modules.
 
 Imports take most of a short command's time. A forked command has its own arguments, environment, working
 folder, standard streams, signals and exit code, as in a fresh process. The same holds for the processes that

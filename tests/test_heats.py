@@ -151,14 +151,28 @@ def test_a_template_that_cannot_fork_continues(monkeypatch: pytest.MonkeyPatch, 
     channels[0].close()
 
 
-def test_each_turn_has_the_blocks_timed_in_it() -> None:
-    class ThreeTurns:
-        def take(self, block_s: float) -> Iterator[float]:
-            yield from [0.03] * 3
+class FixedTurns:
+    """Turns of these seconds. Stores the length of a warm block."""
 
+    def __init__(self, *seconds: float) -> None:
+        self._seconds = seconds
+        self.block_s = 0.0
+
+    def take(self, block_s: float) -> Iterator[float]:
+        self.block_s = block_s
+        yield from self._seconds
+
+
+def test_each_turn_has_the_blocks_timed_in_it() -> None:
     script, programs = Script(repeat(0.001)), iter([2, 3])
     samples = measure_steps(
-        script.step, script, QUICK, lambda: next(programs), script.now, script.now, turns=ThreeTurns()
+        script.step,
+        script,
+        QUICK,
+        lambda: next(programs),
+        script.now,
+        script.now,
+        turns=FixedTurns(0.03, 0.03, 0.03),
     )
     assert [turn.cycle for turn in samples.turns] == [0, 1, 2]
     first, *_, last = samples.turns
@@ -173,25 +187,17 @@ def test_each_turn_has_the_blocks_timed_in_it() -> None:
 
 
 def test_a_step_longer_than_a_turn_is_timed_once_per_turn() -> None:
-    class TwoTurns:
-        def take(self, block_s: float) -> Iterator[float]:
-            assert block_s == pytest.approx(0.2)
-            yield from [0.03] * 2
-
-    script = Script(repeat(0.2))
+    script, turns = Script(repeat(0.2)), FixedTurns(0.03, 0.03)
     assert block_size(script.step, script, 0.0) == (1, [0.2])
-    samples = measure_steps(script.step, script, QUICK, clock=script.now, cpu=script.now, turns=TwoTurns())
+    samples = measure_steps(script.step, script, QUICK, clock=script.now, cpu=script.now, turns=turns)
+    assert turns.block_s == pytest.approx(0.2)
     assert [turn.blocks for turn in samples.turns] == [1, 1]
     assert samples.turns[1].began_s == samples.turns[0].ended_s
 
 
 def test_blocks_in_turns_have_at_most_the_allowed_steps() -> None:
-    class OneTurn:
-        def take(self, block_s: float) -> Iterator[float]:
-            yield 0.001
-
     script = Script(repeat(1e-6))
-    samples = measure_steps(script.step, script, QUICK, clock=script.now, turns=OneTurn(), most=4)
+    samples = measure_steps(script.step, script, QUICK, clock=script.now, turns=FixedTurns(0.001), most=4)
     assert samples.iterations == 4
 
 

@@ -1,4 +1,4 @@
-"""Wrong programs are told from right ones: each mutant, in each dtype, against the tolerances of a run.
+"""Tolerances separate wrong programs from right ones, for each mutant in each dtype.
 
 `python -m studies.mutants` prints how far each is beyond its tolerance.
 """

@@ -43,7 +43,7 @@ FAKE = ("-b", "fake", "-d", "cpu", "-w", "gemm,honest", "--quick", "--seed", "1"
 
 
 def measure(policy: Policy, script: Script, earlier: Sequence[Record] = ()) -> list[Record]:
-    """Records measured after `earlier`; each case goes on in its script."""
+    """Records measured after `earlier`. Each case continues its script."""
     count = {case.id: sum(record.case == case for record in earlier) for case, _ in script}
     pool: Any = Scripted([(case, values[count[case.id] :]) for case, values in script])
     info = a_run_info(plan=tuple(case for case, _ in script), policy=policy)

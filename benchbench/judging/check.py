@@ -110,11 +110,11 @@ def decide(
 
     The first test flags a case with a one-sided p < 0.05 and an estimate worse than its threshold. The second
     test uses only the processes of `confirmation`. Interleaved with the baseline's code they are a new
-    experiment: undecided cases are measured again too, and Holm's family is the flagged cases or, for an
-    undecided case, all cases measured again. Against stored sessions both tests share the hour and
-    the sessions, so the family is every test of the check, and with fewer than five sessions, or outlying
-    ones, a case is provisional at most (docs/checking.md). Without a confirmation, flagged cases are
-    inconclusive unless the `policy` has one test only.
+    experiment, and undecided cases are measured again, too. Holm's family is then the flagged cases or, for
+    an undecided case, all cases measured again. Against stored sessions both tests share the hour and the
+    sessions. So the family is every test of the check, and with fewer than five sessions, or outlying ones, a
+    case is provisional at most (docs/checking.md). Without a confirmation, flagged cases are inconclusive
+    unless the `policy` has one test only.
     """
     tests, missing = session_tests(sessions, new, policy), missing_records(sessions, new)
     return _gate_result(tests, sessions, new, policy, confirmation, missing)
@@ -144,10 +144,11 @@ def _gate_result(
     first_results = adjusted_results(tests, family)
     flagged, undecided = set[tuple[str, str]](), set[tuple[str, str]]()
     for test in tests:
-        if _is_flagged(test, first := first_results.get(test.match.key), policy):
-            flagged.add(test.match.key)
-        elif _is_measured_again_undecided(test, first, policy, family):
-            undecided.add(test.match.key)
+        if first := first_results.get(test.match.key):
+            if _is_flagged(test, first, policy):
+                flagged.add(test.match.key)
+            elif _is_undecided(test, first, policy, family):
+                undecided.add(test.match.key)
     repeated = [test for test in tests if test.match.key in flagged | undecided]
     others = [test for test in tests if test.match.key not in flagged | undecided]
     second = second_tests(repeated, new, confirmation, policy, others) if confirmation else []
@@ -172,7 +173,7 @@ def _gate_result(
         tested=sum(case != TOGETHER for case, _ in first_results),
         changes=tuple(run_changes(sessions[-1], new)),
         unused_thresholds=_unused_thresholds(policy.thresholds, tests),
-        undecided=tuple(dict.fromkeys(test.match.case for test in repeated if test.match.key in undecided)),
+        undecided=tuple(dict.fromkeys(test.match.case for test in tests if test.match.key in undecided)),
         interleaved=interleaved,
     )
 
@@ -194,21 +195,19 @@ def _results_of_new_pairs(
     }
 
 
-def _is_flagged(test: CaseTest, first: TestResult | None, policy: GatePolicy) -> bool:
+def _is_flagged(test: CaseTest, first: TestResult, policy: GatePolicy) -> bool:
     """True if the first test is a reason for a second one.
 
     If the second test will be a new experiment with the baseline's code, the difference alone is enough.
     """
-    if first is None or not policy.confirm or test.worsening.mid < test.margin:
+    if not policy.confirm or test.worsening.mid < test.margin:
         return False
     return first.p < ALPHA or (test.deviation is not None and policy.interleaved)
 
 
-def _is_measured_again_undecided(
-    test: CaseTest, first: TestResult | None, policy: GatePolicy, family: Family
-) -> bool:
-    """True if the first test decides nothing and a second one can be a new experiment with the code."""
-    if first is None or test.is_together or not (policy.confirm and policy.interleaved):
+def _is_undecided(test: CaseTest, first: TestResult, policy: GatePolicy, family: Family) -> bool:
+    """True if the first test decides nothing, and the second one will be a new experiment with the code."""
+    if test.is_together or not (policy.confirm and policy.interleaved):
         return False
     return _verdict_of(test, first, family)[0] is Verdict.INCONCLUSIVE
 

@@ -133,11 +133,18 @@ def outcome_of(raw: object) -> Measurement | Failure:
 
 
 def _check_turns(measurement: Measurement) -> None:
-    """Check the numbers of the turns, and that their blocks are those of the measurement."""
+    """Reject a negative time, a turn without a block, and turns of other blocks than the measurement's."""
     turns = measurement.turns
-    for turn in turns:
-        check_numbers([turn.began_s, turn.ended_s - turn.began_s, turn.cpu_s, turn.other_cores or 0.0])
-        check_numbers([turn.cycle, turn.blocks - 1])
+    check_numbers(
+        [
+            number
+            for turn in turns
+            for number in (
+                *(turn.cycle, turn.began_s, turn.ended_s - turn.began_s),
+                *(turn.blocks - 1, turn.cpu_s, turn.other_cores or 0.0),
+            )
+        ]
+    )
     if turns and sum(turn.blocks for turn in turns) != len(measurement.block_s):
         raise UnreadableInput("outcome: the blocks of the turns are not those of the measurement")
 

@@ -1,7 +1,7 @@
 """A simulated accelerator of torch, the device `toy`: asynchronous, with memory of its own.
 
 Operators are computed on the CPU at once. The device takes OPERATOR_S for each, one after another:
-`synchronize` and copies to the host sleep until it is done. Whoever does not wait measures the launch only.
+`synchronize` and copies to the host sleep until it is done. Without waiting, a timer measures the launch.
 
 With this folder in PYTHONPATH, `import torch` registers the device, as it does for the package of a vendor.
 These variables change it:
@@ -9,7 +9,7 @@ These variables change it:
 - TOY_LOST: the number of operators after which the device is lost;
 - TOY_HUNG: the number of operators after which the device never finishes;
 - TOY_COARSE: if it is 1, products are computed in bfloat16;
-- TOY_QUEUES: a folder, in which each process writes the time at which its queue is empty.
+- TOY_QUEUES: a folder of files, one per process, with the time at which its queue is empty.
 """
 
 from __future__ import annotations

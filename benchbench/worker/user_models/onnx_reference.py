@@ -79,7 +79,6 @@ def rounded_outputs(workload: OnnxInference, dtype: Dtype, seed: int, number: in
     )
 
     source = np.random.default_rng((SEED, seed))
-
     operand_bits = OPERAND_BITS.get(dtype, FLOAT64_BITS)
 
     def perturb(values: AnyArray, bits: int) -> AnyArray:
