@@ -19,7 +19,7 @@ from benchbench.worker.user_models.jax_model import JaxInference
 from benchbench.workloads.base import Draw
 from benchbench.workloads.draw import SEED
 
-PRODUCTS = ("dot_general", "conv_general_dilated")  # primitives that tensor cores compute
+PRODUCTS = ("dot_general", "conv_general_dilated")  # tensor cores compute them
 
 
 class NoRounding:
@@ -42,25 +42,22 @@ class NoRounding:
 
 @dataclass(frozen=True)
 class RandomRounding(NoRounding):
-    """Round results, and operands of products, at random to the bits of `case_dtype`; add the errors of sums.
+    """Round results to `bits` at random, and add the errors of sums.
 
-    The errors of sums are scaled down by `tolerated`, the factor by which draws are tolerated.
+    `operand_bits`: of operands of products, if they are narrower than results. The errors of sums are scaled
+    down by `tolerated`, the factor by which draws are tolerated.
     """
 
-    case_dtype: Dtype
+    bits: int
+    operand_bits: int | None
     tolerated: float
     source: Any
 
     def result(self, value: Any) -> Any:
-        from benchbench.workloads._reference.rounding import DRAWN_BITS
-
-        return self._rounded(value, DRAWN_BITS[self.case_dtype])
+        return self._rounded(value, self.bits)
 
     def operand(self, value: Any) -> Any:
-        from benchbench.workloads._reference.rounding import OPERAND_BITS
-
-        bits = OPERAND_BITS.get(self.case_dtype)
-        return self._rounded(value, bits) if bits else value
+        return self._rounded(value, self.operand_bits) if self.operand_bits else value
 
     def _rounded(self, value: Any, bits: int) -> Any:
         from benchbench.workloads._reference.rounding import rounded_at_random
@@ -106,8 +103,12 @@ def rounded_outputs(workload: JaxInference, dtype: Dtype, seed: int, number: int
     """
     import numpy as np
 
+    from benchbench.workloads._reference.rounding import DRAWN_BITS, OPERAND_BITS
+
     source = np.random.default_rng((SEED, seed))
-    return _outputs(workload, dtype, number, RandomRounding(dtype, workload.draws_tolerated, source))
+    bits, operand_bits = DRAWN_BITS[dtype], OPERAND_BITS.get(dtype)
+    rounding = RandomRounding(bits, operand_bits, workload.draws_tolerated, source)
+    return _outputs(workload, dtype, number, rounding)
 
 
 def _outputs(workload: JaxInference, dtype: Dtype, number: int, rounding: NoRounding) -> dict[str, AnyArray]:
