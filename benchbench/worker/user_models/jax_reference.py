@@ -19,7 +19,7 @@ from benchbench.worker.user_models.jax_model import JaxInference
 from benchbench.workloads.base import Draw
 from benchbench.workloads.draw import SEED
 
-PRODUCTS = ("dot_general", "conv_general_dilated")  # tensor cores compute them
+PRODUCTS = ("dot_general", "ragged_dot_general", "conv_general_dilated")  # tensor cores compute them
 
 
 class NoRounding:
